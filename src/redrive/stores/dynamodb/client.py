@@ -1,7 +1,7 @@
 """Call DynamoDB: count calls, retry temporary errors, and translate errors.
 
-boto3 does not retry here. A retried conditional write must know if an earlier attempt may have succeeded: its condition
-then fails because of its own write.
+boto3 does not retry here. A repeated conditional write must know if an earlier attempt may have succeeded: the
+condition then fails because of that attempt's own write.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from ...chance import uniform
 from ...errors import ConfigError, RedriveError, StoreUnavailable
 
 TRIES = 8
-BASE_S, CAP_S = 0.025, 1.0  # before retry n: a random pause up to min(CAP_S, BASE_S * 2**n); 1.2 s in all on average
+BASE_S, CAP_S = 0.025, 1.0  # before retry n: a random pause up to min(CAP_S, BASE_S * 2**n); in all 1.2 s on average
 TIMEOUT_S = 10.0
-# Codes of calls that were refused without any effect.
+# Error codes of calls that DynamoDB refused without any effect.
 _REFUSED = ("ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded",
             "TransactionConflictException", "TransactionInProgressException", "LimitExceededException")  # fmt: skip
 _PASSING_REASONS = ("TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded")
@@ -26,8 +26,8 @@ _NEVER_SENT = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectio
 
 
 class Unmet(Exception):
-    """The condition of a write failed. `met`: the existing item, by the number of the write in its call; empty for
-    none. `unsure`: an earlier attempt may have succeeded and written that item."""
+    """The condition of a write failed. `met`: by the index of a write in its call, the item that the condition met;
+    empty if there is none. `unsure`: an earlier attempt may have succeeded and written that item."""
 
     def __init__(self, met: dict[int, dict[str, Any]], unsure: bool) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Unmet(Exception):
 
 
 class DynamoCalls:
-    """A thread-safe client of DynamoDB; `where` names it in errors."""
+    """A thread-safe client of DynamoDB; `where` names the table in errors."""
 
     def __init__(
         self, region: str | None, endpoint: str | None, where: str, *, pool: int, sleep: Callable[[float], object]
@@ -49,8 +49,8 @@ class DynamoCalls:
         self.requests: Counter[str] = Counter()
 
     def call(self, action: str, **parameters: Any) -> dict[str, Any]:
-        """Make the call; returns its response. Raises Unmet, StoreError, StoreUnavailable after all attempts,
-        ConfigError if no call has succeeded and the settings are wrong."""
+        """Call DynamoDB with the action; returns the response. Raises Unmet, StoreError, StoreUnavailable after all
+        attempts, ConfigError for wrong settings if no call has succeeded yet."""
         unsure = False
         for n in range(TRIES):
             try:
@@ -70,7 +70,7 @@ class DynamoCalls:
         raise AssertionError("the last try returns or raises")
 
     def call_unless(self, code: str, action: str, **parameters: Any) -> None:
-        """Like `call`, but ignores an error with this code."""
+        """Like `call`, but without the response, and an error with this code is ignored."""
         try:
             self.call(action, **parameters)
         except RedriveError as error:
@@ -78,14 +78,14 @@ class DynamoCalls:
                 raise
 
     def pause(self, n: int) -> None:
-        """Sleep before retry n."""
+        """Sleep for a random time before retry number `n`."""
         self._sleep(uniform(0, min(CAP_S, BASE_S * 2**n)))
 
     def close(self) -> None:
         self._client.close()
 
     def _once(self, action: str, parameters: dict[str, Any]) -> dict[str, Any]:
-        self.requests[action] += 1  # without a lock: the count may miss simultaneous calls
+        self.requests[action] += 1  # without a lock, so simultaneous calls may be counted once
         answer: dict[str, Any] = getattr(self._client, aws.method_of(action))(**parameters)
         return answer
 
@@ -128,7 +128,7 @@ def _unmet(error: Exception, unsure: bool) -> Unmet | None:
 
 
 def _may_be_done(error: Exception) -> bool:
-    """True if the call may have succeeded despite the error."""
+    """True if a call that raised this error may still have succeeded."""
     code = aws.code_of(error)
     return code not in _REFUSED and not _reasons(error) and type(error).__name__ not in _NEVER_SENT
 

@@ -1,4 +1,4 @@
-"""Convert cells to items of DynamoDB and back, within its limits."""
+"""Convert cells to items of DynamoDB and back, and check DynamoDB's limits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ...message import Cell, Swap
 
 KEY_BYTES_MAX = 2048
 ITEM_BYTES_MAX = 400 * 1024
-_OVERHEAD_BYTES = 128  # upper bound of an item's names and numbers
+_OVERHEAD_BYTES = 128  # upper bound for the attribute names and numbers in an item
 
 Item = dict[str, Any]
 
 
 def key_of(key: str) -> Item:
-    """The key as an attribute. DynamoDB does not accept an empty one."""
+    """Return a cell's key as an attribute of an item. Marks an empty key with NUL, as DynamoDB accepts no empty one."""
     return {"S": key if key and key[0] != "\0" else "\0" + key}
 
 
@@ -35,15 +35,15 @@ def cell(item: Item | None, now_ms: int) -> Cell | None:
 
 
 def was_it_mine(item: Item, put: Item, mark: bytes) -> bool | None:
-    """True if the existing item shows that this write succeeded, False if it failed, None if unknown."""
+    """True if the existing item shows that the write `put` succeeded, False if it failed, None if neither."""
     if item["w"]["B"] == mark:
         return True
-    # Versions only rise: after this write the item's version would be at least the written one.
+    # Versions only rise: if this write succeeded, a later version has replaced the one it wrote.
     return None if int(item["n"]["N"]) > int(put["n"]["N"]) else False
 
 
 def check(swaps: Sequence[Swap]) -> None:
-    """Raises StoreError for swaps that no table accepts, before any write."""
+    """Raise StoreError if DynamoDB cannot hold the cell of one of the swaps. Call it before any write."""
     for swap in swaps:
         key, size = len(swap.key.encode()), len(swap.value or b"")
         if key >= KEY_BYTES_MAX:
@@ -57,7 +57,7 @@ def check(swaps: Sequence[Swap]) -> None:
 
 
 def merged(swaps: Sequence[Swap]) -> list[Swap]:
-    """Merge swaps of one key, as a transaction of DynamoDB may not have two. Raises Conflict if both cannot apply."""
+    """Return the swaps with those of one key merged, as DynamoDB needs. Raises Conflict if two cannot both apply."""
     by_key: dict[str, Swap] = {}
     for swap in swaps:
         before = by_key.get(swap.key)

@@ -1,8 +1,8 @@
 """Cells on one table of DynamoDB, for messages that are stored in SQS.
 
 An item is a cell: `k` its key, `v` its value, `n` its version, `e` when it expires (ms), `w` a mark of the write that
-made it, `ttl` when DynamoDB may remove it (s). DynamoDB removes items up to days late, so expiry is checked here. A
-deleted cell remains as an item without `v`.
+made the item, `ttl` when DynamoDB may remove it (s). DynamoDB removes items up to days late, so expiry is checked here.
+A deleted cell remains as an item without `v`.
 
 A key never reuses a version, even after its item is removed. A new cell gets the time of this machine in µs, or one
 more than its expired item has, if that is higher; each swap after that is one more than the last. No cell is swapped
@@ -30,16 +30,16 @@ from ..clock import wall_ms
 from .client import TRIES, DynamoCalls, Unmet, wall_us
 from .items import Item, cell, check, conflict, is_over, key_of, merged, unkey, was_it_mine
 
-READ_MAX = 100  # most keys of one BatchGetItem
-ALL_MAX = 100  # most writes of one TransactWriteItems
-KEEP_S = 86_400  # least time between an item's expiry and its removal
+READ_MAX = 100  # most keys in one BatchGetItem
+ALL_MAX = 100  # most writes in one TransactWriteItems
+KEEP_S = 86_400  # an expired item stays at least this long
 READY_WITHIN_S = 60.0
 THREADS = 16
 _OPTIONS = ("region", "endpoint", "create", "threads")
 
 
 class DynamoUrl(Struct, frozen=True):
-    """`dynamodb://TABLE?region=&endpoint=&create=true&threads=16`."""
+    """The parts of a URL `dynamodb://TABLE?region=&endpoint=&create=true&threads=16`."""
 
     table: str
     region: str | None = None
@@ -49,7 +49,7 @@ class DynamoUrl(Struct, frozen=True):
 
     @classmethod
     def parse(cls, url: str) -> DynamoUrl:
-        """Parse the URL. Raises ConfigError."""
+        """Parse the URL. Raises ConfigError if it is invalid."""
         table, _, query = url.partition("://")[2].partition("?")
         options = dict(parse_qsl(query, keep_blank_values=True))
         unknown = sorted(set(options) - set(_OPTIONS))
@@ -76,7 +76,7 @@ def _refused(url: str, why: str) -> ConfigError:
 
 
 class DynamoCells:
-    """Cells on a DynamoDB table, given by URL. Thread-safe.
+    """Cells on the DynamoDB table that the URL names. Thread-safe.
 
     Reads are strongly consistent, a hundred at once; swaps are independent conditional writes, up to `threads` at once.
     `requests` counts calls by action, including retries. `clock_ms` is the clock for expiry (default: the machine's).
@@ -123,8 +123,8 @@ class DynamoCells:
         return words
 
     def swap_all(self, swaps: Sequence[Swap]) -> None:
-        """Write all of the swaps or none, in one commit. Raises Conflict if one does not apply, StoreError for more
-        than a hundred keys: then nothing was written."""
+        """Apply all swaps in one commit, or none: raises Conflict if one does not apply, StoreError for more than a
+        hundred keys."""
         self._made()
         check(swaps)
         writes = merged(swaps)
@@ -143,7 +143,7 @@ class DynamoCells:
                 self._calls.call(
                     "TransactWriteItems",
                     TransactItems=[{"Put": put} for put in puts],
-                    ClientRequestToken=str(uuid4()),  # makes retries of the call idempotent
+                    ClientRequestToken=str(uuid4()),  # lets DynamoDB recognise a repeated call
                 )
                 return
             except Unmet as unmet:
@@ -151,10 +151,10 @@ class DynamoCells:
         raise StoreUnavailable(f"cells of table {self._table!r} are being written by others all the time")
 
     def connect(self) -> None:
-        """Do nothing: HTTP needs no connection in advance."""
+        """Do nothing: HTTP needs no connection before the first call."""
 
     def doctor(self) -> list[str]:
-        """Find unsafe or expensive settings of the table; one line each with the remedy, empty if there are none."""
+        """Find unsafe or expensive settings of the table; returns one line per setting with the remedy."""
         self._made()
         table = self._calls.call("DescribeTable", TableName=self._table)["Table"]
         if [(part["AttributeName"], part["KeyType"]) for part in table["KeySchema"]] != [("k", "HASH")]:
@@ -201,7 +201,7 @@ class DynamoCells:
         raise StoreUnavailable(f"cell {swap.key!r} of table {self._table!r} is being written by others all the time")
 
     def _put(self, swap: Swap, above: int, mark: bytes) -> dict[str, Any]:
-        """The parameters of PutItem. No version is reused, and no live cell is overwritten by a new one."""
+        """The parameters of PutItem for a swap. A new cell gets a version above `above` and overwrites no live cell."""
         now_ms = self._clock_ms()
         version = swap.version + 1 if swap.version else max(above + 1, wall_us())
         item: Item = {"k": key_of(swap.key), "n": {"N": str(version)}, "w": {"B": mark}}
@@ -212,7 +212,7 @@ class DynamoCells:
             item["v"] = {"B": swap.value}
             if left_ms is not None:
                 item["e"] = {"N": str(now_ms + left_ms)}
-        if left_ms is not None:  # `ttl` is by the wall clock, as DynamoDB's removal is
+        if left_ms is not None:  # `ttl` is wall-clock time, as DynamoDB removes items by it
             item["ttl"] = {"N": str(wall_us() // 1_000_000 + left_ms // 1000 + 1 + KEEP_S)}
         values = {":now": {"N": str(now_ms)}}
         if swap.version:
@@ -230,7 +230,7 @@ class DynamoCells:
         }
 
     def _higher(self, writes: Sequence[Swap], above: Sequence[int], met: Mapping[int, Item]) -> list[int]:
-        """The versions above which to retry the writes. Raises Conflict if a retry would fail too."""
+        """Return for each write the version above which to retry. Raises Conflict if a retry would fail too."""
         now_ms, higher = self._clock_ms(), list(above)
         for n, item in met.items():
             if writes[n].version or not item or not is_over(item, now_ms):
@@ -238,7 +238,7 @@ class DynamoCells:
             higher[n] = int(item["n"]["N"])
         return higher
 
-    # -- many at once
+    # -- several calls
 
     def _page(self, keys: list[str]) -> dict[str, Item]:
         asked: dict[str, Any] = {
@@ -263,7 +263,7 @@ class DynamoCells:
         return by_key
 
     def _each(self, work: Callable[[Any], Any], parts: Sequence[Any]) -> list[Any]:
-        """Call `work` for each part, up to `threads` at once. All calls end before an error is raised."""
+        """Return `work(part)` for each part, up to `threads` at once. All calls end before an error is raised."""
         if len(parts) < 2:
             return [work(part) for part in parts]
         with self._lock:
@@ -302,7 +302,7 @@ class DynamoCells:
             self._calls.pause(5)
         if not self._is_tidied():
             self._calls.call_unless(
-                "ValidationException",  # another process has enabled TTL already
+                "ValidationException",  # another process has enabled TTL
                 "UpdateTimeToLive",
                 TableName=name,
                 TimeToLiveSpecification={"Enabled": True, "AttributeName": "ttl"},

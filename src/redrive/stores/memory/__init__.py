@@ -1,4 +1,4 @@
-"""A store in the memory of its process, for tests: the reference for the other engines."""
+"""A store in the memory of its process, for tests: the reference for the behaviour of the other stores."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ from ...message import Before, Message
 
 
 class StoredMessage(NamedTuple):
-    """A stored message, the fault it is indexed by, and its turn in its group: PLACE, a higher one while parked,
-    otherwise None. `expires_ms`: when a done one is removed. `alone`: it is leased and runs alone in its process.
-    `parked_ms`: since when it is parked. `before`: the fields that a redrive or isolation overwrote."""
+    """A stored message, the fault by which it is indexed, and its turn in its group: PLACE, a higher number while
+    parked, otherwise None. `expires_ms`: when a done message is removed. `alone`: True if it runs alone in its process.
+    `parked_ms`: when it was parked. `before`: the fields that a redrive or isolation overwrote."""
 
     message: Message
     fault: Fault | None = None
@@ -23,7 +23,7 @@ class StoredMessage(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """The message with a unique key: it has the key until it is done, and at least until `until_ms`."""
+    """The message that has a unique key: until the message is done, and at least until `until_ms`."""
 
     id: str
     until_ms: int

@@ -1,7 +1,7 @@
 """The reference store: all data in this process's memory, under one lock, in plain Python.
 
-It defines the behaviour of every store, which `redrive.testing.StoreContract` tests. Its data ends with the process: it
-promises neither durability nor sharing.
+It defines the behaviour of every store, which `redrive.testing.StoreContract` tests. The data ends with the process:
+the store promises neither durability nor sharing.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ from . import writes
 from .tables import Tables
 
 SWEEP_EVERY_MS = 60_000
-LOOK_EVERY_S = 0.01  # how often a waiter reads a clock other than the wall clock
+LOOK_EVERY_S = 0.01  # how often a waiting thread reads `clock_ms`, a clock set by hand
 
 
 class MemoryStore(Store):
     """A store in memory, for tests and for trying things out, thread-safe.
 
-    `clock_ms` replaces the wall clock.
+    `clock_ms` replaces this machine's wall clock.
     """
 
     traits = Traits(name="memory", durable=False, one_machine=True, shared=False)
@@ -85,7 +85,7 @@ class MemoryStore(Store):
 
     @contextmanager
     def _look(self) -> Iterator[tuple[Tables, int]]:
-        """Yield the tables and the time, under the lock."""
+        """Lock the store; yield the tables and the time. Raises StoreError if the store is closed."""
         with self._changed:
             if self._closed:
                 raise StoreError("this memory store is closed; open another")
@@ -93,7 +93,7 @@ class MemoryStore(Store):
 
     @contextmanager
     def _commit(self) -> Iterator[tuple[Tables, int]]:
-        """Yield the tables for changes, and the time; then wake the waiters. Undo all changes if the block raises."""
+        """Lock the store; yield tables and time. Then commit and wake waiters, or undo all if the block raises."""
         with self._look() as (tables, now):
             try:
                 yield tables, now
@@ -125,7 +125,7 @@ class MemoryStore(Store):
         with self._commit() as (tables, now):
             settled = [writes.settle(tables, settlement, now) for settlement in settlements]
             for settlement, word in zip(settlements, settled, strict=True):
-                if word is Settled.OK:  # acks last, so that the follow-ups can use a key that an ack frees
+                if word is Settled.OK:  # acks come first, so that a follow-up can use a key that an ack frees
                     for draft in settlement.follow_ups:
                         writes.put(tables, draft, now)
             tables.swap_all(swaps, now)
@@ -178,7 +178,7 @@ class MemoryStore(Store):
                 self._changed.wait(min(left_s, due_s, self._look_every_s))
 
     def _nudged(self) -> bool:
-        """True if this thread has not taken the latest nudge; takes all there are."""
+        """True if there was a nudge that this thread has not seen; marks all nudges as seen by the thread."""
         seen = getattr(self._nudges_seen, "count", 0)
         self._nudges_seen.count = self._nudges
         return seen != self._nudges
@@ -194,7 +194,7 @@ class MemoryStore(Store):
             self._nudges += 1
             self._changed.notify_all()
 
-    # -- looking
+    # -- queries
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         with self._look() as (tables, _):
@@ -242,7 +242,7 @@ class MemoryStore(Store):
         deaths = (death for death in dead if lifecycle.matches(*death, where))
         return grouped(deaths, now if trend else None)
 
-    # -- changing by hand
+    # -- administration
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         handles = validation.admit_verdict(handles, verdict, self.traits)
@@ -321,7 +321,7 @@ class MemoryStore(Store):
         with self._look() as (tables, _):
             return frozenset(queue for queue, settings in tables.settings.items() if settings.paused)
 
-    # -- keeping
+    # -- checks
 
     def check(self) -> list[str]:
         with self._look() as (tables, _):
@@ -351,7 +351,7 @@ class MemoryStore(Store):
 
 
 class MemoryCells:
-    """Cells beside the messages, under the same lock."""
+    """The cells of a memory store, under the lock of its messages."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store

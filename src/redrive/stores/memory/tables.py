@@ -28,30 +28,30 @@ from ...message import (
 from ..groups import PLACE, GroupLine, GroupName, QueueSettings, admitted, free_places, in_line, joined, refuse
 from .rows import CellRow, Holder, StoredMessage
 
-CELLS_SWEPT = 1000  # expired cells removed per commit
+CELLS_SWEPT = 1000  # how many expired cells one commit removes at most
 DueLine = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
 Retries = list[tuple[int, int]]  # (due_ms, seq), sorted
-DuePlace = tuple[int, int | None]  # (due_ms, seq); None at the end of an incomplete listing
+DuePlace = tuple[int, int | None]  # (due_ms, seq); seq None: the listing ends before this due time
 _UNSAID = QueueSettings()
 
 
 class Tables:
-    """The data without locks. A caller that changes it ends with `commit` or `undo`."""
+    """The data of a memory store, without locks. A caller that changes the data ends with `commit` or `undo`."""
 
     def __init__(self) -> None:
-        self.kept: dict[int | str, StoredMessage] = {}  # rows by seq, which is the receipt's handle and never reused
-        self.seqs: dict[str, int] = {}  # seqs by message id
+        self.kept: dict[int | str, StoredMessage] = {}  # by seq, which is a receipt's handle and never reused
+        self.seqs: dict[str, int] = {}  # by message id
         self.settings: dict[str, QueueSettings] = {}
         self.own_widths: dict[tuple[str, str | None], int] = {}  # by queue and group (None: all groups of the queue)
         self.groups: dict[GroupName, GroupLine] = {}
-        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) of messages without a place
-        self._touched: set[GroupName] = set()  # groups that may have a free place, or a new message
-        self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: messages that can become due
-        self._retries: dict[str, tuple[Retries, ...]] = {}  # failed messages, by queue and priority
-        self._holders: dict[tuple[str, str], Holder] = {}  # holders by (task, key)
+        self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) of messages that wait to join
+        self._touched: set[GroupName] = set()  # groups to admit to: they may have a free place or a new message
+        self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: ungrouped and admitted ones
+        self._retries: dict[str, tuple[Retries, ...]] = {}  # by queue, then priority: messages that failed before
+        self._holders: dict[tuple[str, str], Holder] = {}  # by (task, key)
         self._cells: dict[str, CellRow] = {}
-        self._expiring: list[tuple[int, str]] = []  # heap of (expires_ms, key); may be outdated
-        self._version_gone = 0  # highest version of a removed cell
+        self._expiring: list[tuple[int, str]] = []  # heap of (expires_ms, key), with entries of cells changed since
+        self._version_gone = 0  # highest version that a removed cell had
         self._undo: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._next_seq = count(1)
 
@@ -79,7 +79,7 @@ class Tables:
         self.write(seq, StoredMessage(message, turn=turn, parked_ms=now_ms))
 
     def change(self, seq: int, message: Message) -> None:
-        """Replace a message without moving it: its lane and lines stay."""
+        """Replace a message by a changed one that has the same lane and due time."""
         self.write(seq, self.kept[seq]._replace(message=message))
 
     def write(self, seq: int, kept: StoredMessage | None) -> None:
@@ -97,7 +97,7 @@ class Tables:
                 self._set(self._holders, name, None)
 
     def configure(self, queue: str, changes: dict[str, Any], now_ms: int) -> None:
-        """Set or change the queue's settings. Raises ConfigError if they contradict each other."""
+        """Change these settings of the queue. Raises ConfigError if its settings then contradict each other."""
         was_strict = self.rules(queue).strict
         self._set(self.settings, queue, replace(self.rules_said(queue), **changes))
         self._refuse(queue)
@@ -110,7 +110,7 @@ class Tables:
         self._touch_all(queue)
 
     def _reorder(self, queue: str, now_ms: int) -> None:
-        """Assign new turns after the queue's group order changed. Undue messages have a turn only if it is strict."""
+        """Assign new turns after the queue's group order changed. Undue messages have one only in strict groups."""
         rules = self.rules(queue)
         for seq, kept in [*self.kept.items()]:
             message, turn = kept.message, kept.turn
@@ -122,7 +122,7 @@ class Tables:
                 self.write(int(seq), kept._replace(turn=in_line(message, rules, turn)))
 
     def set_width(self, queue: str, group: str | None, width: int) -> None:
-        """Set a width; 0 removes the override."""
+        """Set the width of a group (None: of all groups of the queue); 0 removes it."""
         self._set(self.own_widths, (queue, group), width or None)
         self._refuse(queue)
         self._touch_all(queue)
@@ -136,7 +136,7 @@ class Tables:
         self._touched |= {name for name, line in self.groups.items() if name[0] == queue and line.parked}
 
     def rejoin(self, seq: int, message: Message, before: Before | None, now_ms: int) -> None:
-        """Put a redriven message at the tail of its group; one that has the group's place keeps it."""
+        """Put a redriven message at the end of its group's line; a message that has kept its place keeps it still."""
         old = self.kept[seq]
         if message.group is None or (old.turn == PLACE and old.message.queue == message.queue):
             self.write(seq, StoredMessage(message, turn=old.turn, before=before))
@@ -147,11 +147,11 @@ class Tables:
         self._touched.add((message.queue, message.group or ""))
 
     def restore(self, message: Message) -> None:
-        """Store a message outside its group's line."""
+        """Store an imported message at rest, without a turn in its group."""
         self.write(next(self._next_seq), StoredMessage(message, message.faults[-1] if message.faults else None))
 
     def wake(self, queue: str, limit: int, now_ms: int) -> None:
-        """Move messages whose wait is over into their groups, the longest due first."""
+        """Let up to `limit` waiting messages that are due by now join their groups, the longest due first."""
         for due_ms, seq in self._waiting.get(queue, [])[:limit]:
             if due_ms > now_ms:
                 return
@@ -161,7 +161,7 @@ class Tables:
             self._touched.add((queue, message.group or ""))
 
     def admit(self, now_ms: int) -> None:
-        """Give free places to parked messages, in order."""
+        """Give free places to parked messages, in order, in each group that a change has touched."""
         for name in self._touched & self.groups.keys():
             for seq in free_places(self.groups[name], partial(self.width, *name)):
                 kept = self.kept[seq]
@@ -188,12 +188,12 @@ class Tables:
         return True
 
     def _forget_cell(self, key: str, version: int) -> None:
-        """Remove a cell. Versions of new cells start above those of removed ones, so none is reused."""
+        """Remove a cell. Every new cell gets a version above those of removed ones, so no version is reused."""
         self._version_gone = max(self._version_gone, version)
         self._set(self._cells, key, None)
 
     def sweep_cells(self, now_ms: int) -> None:
-        """Remove at most CELLS_SWEPT expired cells."""
+        """Remove up to CELLS_SWEPT cells that have expired."""
         for _ in range(CELLS_SWEPT):
             if not self._expiring or self._expiring[0][0] > now_ms:
                 break
@@ -214,7 +214,7 @@ class Tables:
                 )
 
     def sweep(self, now_ms: int) -> None:
-        """Remove done messages after their expiry, and expired keys of removed messages."""
+        """Remove done messages that have expired, and expired keys whose message was removed."""
         for seq, kept in [*self.kept.items()]:
             if kept.expires_ms is not None and kept.expires_ms < now_ms:
                 self.write(int(seq), None)
@@ -222,21 +222,21 @@ class Tables:
             if held.until_ms <= now_ms and held.id not in self.seqs:
                 self._set(self._holders, name, None)
 
-    # -- looking
+    # -- queries
 
     def message(self, id: str) -> Message | None:
         seq = self.seqs.get(id)
         return None if seq is None else self.kept[seq].message
 
     def held(self, receipt: Receipt) -> Message | None:
-        """The message leased under this receipt; None if it is stale. Expired leases are valid until a claim."""
+        """The message leased under this receipt; None if that is stale. A lease that ran out holds until a claim."""
         kept = self.kept.get(receipt.handle)
         if kept is None or kept.message.lane is not Lane.LEASED or kept.message.fence != receipt.fence:
             return None
         return kept.message
 
     def key_until(self, task: str, key: str, id: str) -> int | None:
-        """The time until which this message holds the key at least; None if it does not hold it."""
+        """Return the time until which the message `id` holds the key at least; None if it does not hold the key."""
         held = self._holders.get((task, key))
         return held.until_ms if held is not None and held.id == id else None
 
@@ -244,26 +244,26 @@ class Tables:
         self._set(self._holders, (task, key), None)
 
     def key_holder(self, task: str, key: str, now_ms: int) -> PutResult | None:
-        """The result of a put under this key, if the key is held."""
+        """Return the result of a put under this key if a message holds the key; None if the key is free."""
         held = self._holders.get((task, key))
         if held is None:
             return None
         message = self.message(held.id)
         if message is not None and (message.task, message.key) != (task, key):
-            message = None  # another message, put later with the id of a removed one
+            message = None  # the holder was removed, and its id reused for this message
         if (message is None or message.lane is Lane.DONE) and held.until_ms <= now_ms:
             return None
         return PutResult(held.id, True, message.state_at(now_ms) if message else "done")
 
     def lines(self, ask: ClaimRequest) -> Iterator[Iterator[DuePlace]]:
-        """By priority, the messages that the request may claim now or later, by due time. With `skip` at most
-        SKIP_LOOKED are examined, and the last entry has only the due time of the next one."""
+        """Yield for each priority the messages that the request may claim now or later, by due time. With `skip` at
+        most SKIP_LOOKED are examined; if there are more, the last entry has the due time of the next one and no seq."""
         if not self.rules_said(ask.queue).paused:
             for line in self._lines.get(ask.queue, ()):
                 yield self._unskipped(line, ask.skip) if ask.skip else ((due_ms, seq) for due_ms, _, seq in line)
 
     def retries_due(self, ask: ClaimRequest, now_ms: int) -> Iterator[tuple[int, int]]:
-        """(priority, seq) of due messages that have failed before, by due time; of each priority at most `retries`."""
+        """Yield (priority, seq) of due messages that failed before, by due time; at most `ask.retries` per priority."""
         if not ask.retries or self.rules_said(ask.queue).paused:
             return
         for priority, line in enumerate(self._retries.get(ask.queue, ())):
@@ -279,7 +279,7 @@ class Tables:
             yield line[SKIP_LOOKED][0], None
 
     def waiting(self, queue: str) -> Iterator[int]:
-        """The due times of messages waiting without a place in their group, in order."""
+        """Yield the due times of messages of the queue that wait to join their groups, in order."""
         if not self.rules_said(queue).paused:
             yield from (due_ms for due_ms, _ in self._waiting.get(queue, ()))
 
@@ -287,7 +287,7 @@ class Tables:
         return self.settings.get(queue, _UNSAID)
 
     def rules(self, queue: str) -> QueueSettings:
-        """The settings of the queue, with the width set at run time."""
+        """Return the settings of the queue, with the width that `configure_group` set for all its groups, if any."""
         said, width = self.rules_said(queue), self.own_widths.get((queue, None))
         return said if width is None else replace(said, width=width)
 
@@ -295,7 +295,7 @@ class Tables:
         return self.own_widths.get((queue, group)) or self.rules(queue).width
 
     def in_line(self) -> int:
-        """The number of messages in all lines."""
+        """Return the number of messages in the lines of all queues."""
         return sum(len(line) for lines in self._lines.values() for line in lines)
 
     def cell(self, key: str, now_ms: int) -> Cell | None:
@@ -304,7 +304,7 @@ class Tables:
             return None
         return Cell(row.version, row.value)
 
-    # -- places
+    # -- lines and turns
 
     def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
         self._undo.append((_assign, (table, key, table.get(key))))
@@ -332,7 +332,7 @@ class Tables:
                 del self.groups[name]  # remove it, as there may be as many groups as messages
 
     def _stand(self, seq: int, kept: StoredMessage) -> Iterator[tuple[list[Any], tuple[Any, ...]]]:
-        """The sorted lists that contain the message, each with its entry."""
+        """Yield each sorted list that contains the message of this row, with the message's entry in the list."""
         message = kept.message
         if message.due_ms is None:
             return
@@ -356,13 +356,13 @@ class Tables:
 
 
 def _seen(message: Message, turn: int | None) -> Message:
-    """The message for readers, with `parked` set."""
+    """Return the message as readers see it: `parked` is true if it is ready but has no place in its group."""
     parked = message.lane is Lane.READY and turn != PLACE
     return message if message.parked == parked else replace(message, parked=parked)
 
 
 def _assign(table: dict[Any, Any], key: Any, value: Any) -> None:
-    """Set an entry; None removes it."""
+    """Set an entry of the table; the value None removes the entry."""
     if value is None:
         table.pop(key, None)
     else:

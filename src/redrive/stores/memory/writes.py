@@ -1,4 +1,4 @@
-"""The changes of the memory store, as functions of its tables. The caller holds the lock and commits or undoes."""
+"""The changes of the memory store, as functions of its tables. Callers hold the lock, and commit or undo afterwards."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from ..retry_share import chosen
 from .rows import StoredMessage
 from .tables import Tables
 
-CANCELLED_KEPT_MS = 24 * 3600 * 1000  # how long a cancelled message can be looked up
+CANCELLED_KEPT_MS = 24 * 3600 * 1000  # how long a cancelled message can still be found
 RETAIN_MAX = 1000
 
 
@@ -61,12 +61,12 @@ def put(tables: Tables, draft: Draft, now: int) -> PutResult:
 
 
 def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: int) -> bool:
-    """Claim messages into `deliveries`. True if it claimed fewer than requested, and more are due than it examined."""
+    """Claim messages into `deliveries`; True if it claimed too few because it examined only the first due messages."""
     if ask.limit <= 0:
         return False
     tables.wake(ask.queue, max(ask.limit, WOKEN_MIN), now)
     tables.admit(now)
-    seqs, clogged = due(tables, ask, now)  # listed first, since leasing changes the lines
+    seqs, clogged = due(tables, ask, now)  # listed before the first is leased, since leasing changes the lines
     for seq in seqs:
         kept = tables.kept[seq]
         message = lifecycle.leased(kept.message, ask, kept.alone, now)
@@ -77,7 +77,7 @@ def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: in
 
 
 def due(tables: Tables, ask: ClaimRequest, now: int) -> tuple[list[int], bool]:
-    """The messages to claim, in order; and True if fewer than requested, and more are due than it examined."""
+    """The seqs to claim, in order; and True if they are too few because only the first due messages were examined."""
     backlog: list[tuple[int, int]] = []
     clogged = False
     for priority, line in enumerate(tables.lines(ask)):
@@ -129,7 +129,7 @@ def extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> Leas
 
 
 def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -> bool:
-    """Apply the verdict to the handle with index `at`; False if the message has moved."""
+    """Apply the verdict to the message of `handle`, the handle at index `at`; False if the message has moved."""
     seq = tables.seqs.get(handle.id)
     if seq is None:
         return False
@@ -189,7 +189,7 @@ def _returned(tables: Tables, kept: StoredMessage) -> StoredMessage:
 
 
 def _replace(tables: Tables, seq: int, draft: Draft, now: int) -> None:
-    """Put the draft in place of the discarded message. It takes over the key, with its expiry."""
+    """Put the draft in place of message `seq`. A draft with the same key takes over the key's expiry too."""
     old = tables.kept[seq].message
     tables.write(seq, None)
     until_ms = None if draft.key is None else tables.key_until(draft.task, draft.key, old.id)

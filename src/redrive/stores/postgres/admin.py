@@ -56,14 +56,14 @@ class PostgresAdmin(PostgresDatabase):
 
         def work(c: AnyConnection) -> list[bool]:
             words = judge(self._st, c, handles, verdict, swaps, wakes, self._st.now())
-            if self._st.by_server:  # a selection made next then contains the moved messages
+            if self._st.by_server:  # a selection made next must contain the moved messages
                 sent_s = time.monotonic()
                 ((server_ms,),) = self._st.rows(c, "time")
                 self._link.saw_clock(server_ms, sent_s)
             self.failpoint("triaged")
             return words
 
-        # A retry after a lost commit would meet its own swaps and drafts, and could not report the result.
+        # A repetition after a lost reply would meet its own swaps and drafts, and could not report the result.
         once = bool(swaps) or isinstance(verdict, Replace)
         return self._link.run(work, wake=wakes, again=not once) if handles or swaps else []
 
@@ -88,7 +88,7 @@ class PostgresAdmin(PostgresDatabase):
                 rows = self._st.rows(c, "lanes", listed)
                 freed = {(queue, group) for _, _, queue, group in rows if group is not None}
                 if freed <= names:
-                    break  # no message of the batch was redriven to another queue meanwhile
+                    break  # all groups are locked: no message of the batch was redriven to another queue since
                 names |= freed
                 groups.lock(self._st, c, names, now)
             ended = dict(self._st.rows(c, "cancel", listed, now))
@@ -122,7 +122,7 @@ class PostgresAdmin(PostgresDatabase):
         if not same or swaps:
             self._link.run(work, wake=[queue], again=not swaps)
         elif set_now[0][4] is None:
-            return  # no change: usual when an app starts
+            return  # nothing changed, as usual when an app starts
         self._admit_all(queue)
 
     def configure_group(
@@ -146,7 +146,8 @@ class PostgresAdmin(PostgresDatabase):
             self._admit_all(queue)
 
     def _admit_all(self, queue: str) -> None:
-        """Admit messages under new settings, in several commits. After a crash, any process's sweep continues."""
+        """Admit messages by the queue's new settings, in several commits. After a crash, any process's sweep
+        continues."""
         while self._admit_step(queue):
             pass
 
@@ -175,7 +176,7 @@ class PostgresAdmin(PostgresDatabase):
         )
 
     def _damaged(self) -> list[Message]:
-        """The messages with unreadable or quarantined rows."""
+        """Return the messages whose rows are damaged, whether quarantined already or not."""
         page = self.peek(None, limit=1000)
         damaged = [m for m in page.messages if m.damage is not None]
         while page.cursor is not None:
@@ -228,7 +229,7 @@ def judge(
     now: int | None,
 ) -> list[bool]:
     """Apply the verdict; returns True for each message to which it applied. Adds to `wakes` the queues in which
-    messages become due, or may get a place."""
+    messages become due or may get a place."""
     rows = st.rows(c, "lanes", ids([handle.id for handle in handles])) if handles else []
     queues = {queue for _, _, queue, _ in rows}
     names = {(queue, group) for _, _, queue, group in rows if group is not None}
@@ -291,7 +292,7 @@ def _words(
 
 
 def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) -> list[bool]:
-    """The results in order of the handles: an earlier verdict may leave a message as a later handle describes it."""
+    """Return for each handle, in order, True if the verdict applied. A message may fit a later handle then too."""
     words = []
     for handle in handles:
         words.append(handle in moved)
@@ -304,7 +305,7 @@ def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) ->
 
 
 def _put_instead(st: Statements, c: AnyConnection, old: str, draft: Draft, now: int | None) -> None:
-    """Put the draft in place of the discarded message. If it has the same key, it takes over the key and its expiry."""
+    """Put the draft in place of the discarded message `old`. A draft with the same key takes over the key's expiry."""
     name = draft.task, draft.key
     until = [] if draft.key is None else st.rows(c, "release_key", *name, old)
     (put,) = changes.insert_all(st, c, [draft], [draft.id or new_id(st.now_ms())], now)
@@ -318,7 +319,7 @@ def _put_instead(st: Statements, c: AnyConnection, old: str, draft: Draft, now: 
 
 
 def restore(st: Statements, c: AnyConnection, messages: Sequence[Message], now: int | None) -> list[bool]:
-    """Write the messages; False for one whose id is stored, or whose key another message holds."""
+    """Write messages at rest; returns False for one whose id is stored, or whose key another message holds."""
     taken = {row[0] for row in st.rows(c, "stored", ids([message.id for message in messages]))}
     first: dict[str, int] = {}
     for at, message in enumerate(messages):
@@ -331,8 +332,8 @@ def restore(st: Statements, c: AnyConnection, messages: Sequence[Message], now: 
 
 
 def _held(st: Statements, c: AnyConnection, messages: Sequence[Message], now: int | None) -> set[str]:
-    """Take the keys of these messages; returns the ids of those whose key another message holds. A message keeps a key
-    that it held before it was removed."""
+    """Take the keys of these messages; returns the ids of those whose key another message holds. A message that held
+    its key before it was removed holds it again."""
     keyed: dict[tuple[str, str], str] = {}
     held = set[str]()
     for message in messages:
@@ -362,7 +363,7 @@ def _held(st: Statements, c: AnyConnection, messages: Sequence[Message], now: in
 
 
 def retain(st: Statements, c: AnyConnection, lane: Lane, queue: str, keep: Keep, now: int | None) -> int:
-    """Remove messages of this lane beyond the bounds; returns the number removed."""
+    """Remove messages of the queue in this lane beyond the bounds of `keep`; returns the number removed."""
     rested, seq = None, None
     if keep.count is not None:
         newest = st.rows(c, "nth_newest", lane.value, queue, max(0, keep.count - 1))

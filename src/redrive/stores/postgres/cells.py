@@ -17,13 +17,13 @@ def swap_all(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int |
 
 
 class SentSwaps:
-    """Swaps that were sent independently of each other."""
+    """Swaps that were sent to the server, each of which applies or not by itself."""
 
     def __init__(self, count: int, sent: Sequence[tuple[dict[str, int], Cursor]]) -> None:
         self._count, self._sent = count, sent
 
     def won(self) -> list[bool]:
-        """The result of each swap: True if it was applied."""
+        """Fetch the results: for each swap, in order, True if it was applied."""
         won = [False] * self._count
         for turn, made in self._sent:
             for (key,) in made.fetchall():
@@ -32,7 +32,7 @@ class SentSwaps:
 
 
 def try_swaps(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int | None) -> SentSwaps:
-    """Send independent swaps: one statement, and another for each repetition of a key."""
+    """Send swaps independent of each other: one statement, and another for each repetition of a key."""
     turns: list[dict[str, int]] = []
     for n, swap in enumerate(swaps):
         turn = next((turn for turn in turns if swap.key not in turn), None)
@@ -49,19 +49,19 @@ def _swap_once(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int
 
 
 class SettlementCells:
-    """The cells that a batch of settlements would swap, locked until the commit. The process decides which swaps apply,
-    and one statement writes them all."""
+    """The cells that a batch of settlements swaps, locked until the commit. The process decides which swaps apply, and
+    one statement writes all changes."""
 
     def __init__(self, st: Statements, c: AnyConnection, keys: Sequence[str], now: int | None) -> None:
         self._st, self._c = st, c
         locked = st.do(c, "lock_cells", texts(sorted(set(keys))), now) if keys else None
         self._locked = locked
-        self._versions: dict[str, int | None] | None = None  # None: not read yet; missing cells have version 0
+        self._versions: dict[str, int | None] | None = None  # None: not fetched; a version 0: no such cell
         self._there = set[str]()
         self._changes: dict[str, Swap] = {}
 
     def swap(self, swaps: Sequence[Swap]) -> bool:
-        """Apply all of the swaps, or none; returns True if they were applied."""
+        """Take all of these swaps into the changes to write, or none if one does not apply; returns True if taken."""
         if not swaps:
             return True
         if self._versions is None:
@@ -94,7 +94,7 @@ class SettlementCells:
 
 
 def names_of(drafts: Iterable[Draft]) -> set[tuple[str, str]]:
-    """The groups that these drafts will join."""
+    """Return (queue, group) of each group that a draft will join."""
     return {(draft.queue, draft.group) for draft in drafts if draft.group is not None}
 
 

@@ -21,7 +21,7 @@ _of_the_parent: list[psycopg.Connection[Any]] = []
 
 
 class Whole(psycopg.Pipeline):
-    """A pipeline that sends its statements together, when a result is needed.
+    """A pipeline that sends its statements together, once a result is needed.
 
     psycopg's pipeline sends each statement when it is executed. If the process is suspended between two of them, the
     server cannot end its transaction, since it does not count time between statements until it gets a Sync. So each
@@ -48,10 +48,10 @@ class Whole(psycopg.Pipeline):
 class Connection(psycopg.Connection[TupleRow]):
     """A connection whose waits end at `deadline_s`."""
 
-    deadline_s: float = inf  # deadline by time.monotonic()
-    committing = False  # the commit was sent: its outcome is unknown
-    commit_sent: psycopg.Cursor[TupleRow] | None = None  # the cursor of the commit
-    began_ms = 0  # start of the transaction, by the store's clock
+    deadline_s: float = inf  # when its waits end, by time.monotonic()
+    committing = False  # True: the commit was sent, and its outcome is unknown
+    commit_sent: psycopg.Cursor[TupleRow] | None = None  # the cursor with the commit's result
+    began_ms = 0  # when the transaction began, by the store's clock
     idle_since_s = 0.0
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
@@ -66,24 +66,24 @@ class Connection(psycopg.Connection[TupleRow]):
 
     @property
     def has_committed(self) -> bool:
-        """True if the commit was sent and confirmed."""
+        """True if the server has confirmed the commit."""
         result = None if self.commit_sent is None else self.commit_sent.pgresult
         return result is not None and result.command_status == b"COMMIT"
 
     def is_silent(self) -> bool:
-        """True if no data arrived while the connection was idle. Data means that the server closed it or is gone."""
+        """True if no data arrived while the connection was idle. Data means that the server closed or lost it."""
         poll = select.poll()
         poll.register(self.pgconn.socket, select.POLLIN)
         return not self.broken and not poll.poll(0)
 
     def drop(self) -> None:
-        """Close the connection without any request to the server."""
+        """Close the connection without a request to the server."""
         with contextlib.suppress(Exception):
             self.close()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: forget the connection without a message to the server. The socket is closed below libpq,
-        so that the server notices the parent's death; the object is kept, so that no finalizer runs."""
+        """In a forked child: forget the parent's connection without a message to the server. The socket is closed below
+        libpq, so that the server notices the parent's death; the object is kept, so that no finalizer runs."""
         _of_the_parent.append(self)
         if not self.closed:
             with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ class Connection(psycopg.Connection[TupleRow]):
 
 
 def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[Any, Any, T]:
-    """The generator, ended by TooSlow if it still waits at the deadline."""
+    """Return what `gen` returns, psycopg's generator; raise TooSlow if it still waits at the connection's deadline."""
     try:
         wants = next(gen)
         while True:
@@ -104,15 +104,15 @@ def _bounded(gen: Generator[Any, Any, T], connection: Connection) -> Generator[A
         return end.value  # type: ignore[no-any-return]
 
 
-LOCKED = "55P03"  # a lock was not available within `lock_timeout`
-_AGAIN = {"40001", "40P01", LOCKED}  # temporary errors: rolled back, and the connection is usable
-# The server is stopping, starting, or no longer the primary: another connection may find the new one.
+LOCKED = "55P03"  # code: a lock was not free within `lock_timeout`
+_AGAIN = {"40001", "40P01", LOCKED}  # codes: rolled back, may pass soon, and the connection is usable
+# Codes of a server that stops, starts or is no longer the primary: a new connection may reach the new primary.
 _ELSEWHERE = {"57P01", "57P02", "57P03", "57P05", "25006", "25P03", "53300"}
 _FULL = {"53100", "53200"}
 _SCHEMA = {"3F000", "42P01", "42703", "42883"}
-_TEXT = {"22021", "22P05"}  # text that the database's encoding cannot hold
+_TEXT = {"22021", "22P05"}  # codes: the database's encoding cannot hold a text
 _SETTINGS = {"28000", "28P01", "3D000", "42501", "0A000"}
-# A refused connection has no error code, only a message.
+# An error of connecting has no code: these are parts of its message.
 _REFUSED = (
     "password authentication failed",
     "no password supplied",
@@ -132,11 +132,11 @@ _NO_ROOM = ("too many clients", "remaining connection slots", "too many connecti
 
 
 class TooSlow(psycopg.OperationalError):
-    """The server did not answer before the deadline."""
+    """The server did not answer before the connection's deadline."""
 
 
 class Standby(psycopg.OperationalError):
-    """The server is read-only."""
+    """The server is read-only, as a standby is."""
 
 
 def code_of(error: psycopg.Error) -> str:
@@ -144,10 +144,10 @@ def code_of(error: psycopg.Error) -> str:
 
 
 def passes(error: psycopg.Error) -> bool:
-    """True if the same transaction may succeed when retried soon."""
+    """True if a transaction that failed with this error may succeed when it is repeated soon."""
     code = code_of(error)
     if code == "23505":
-        # Two processes gave a place, or created a cell, at the same time: one of them retries.
+        # Two processes gave the same place, or created the same cell, at the same time: one of them repeats.
         return error.diag.constraint_name in ("message_place", "cell_pkey")
     if is_outdated(error):
         return True
@@ -157,23 +157,23 @@ def passes(error: psycopg.Error) -> bool:
 
 
 def is_beyond(error: BaseException) -> bool:
-    """True if a number in a row is at the end of its range, so nothing can be added to it."""
+    """True if the error's cause is a number in a row at the end of its range, so that nothing can be added to it."""
     cause = error.__cause__
     return isinstance(cause, psycopg.Error) and code_of(cause) == "22003"
 
 
 def is_refusal(error: psycopg.Error) -> bool:
-    """True if the server, or the name service, rejected the settings in the URL."""
+    """True if the error means that the server or the name service rejected the settings in the URL."""
     return not error.sqlstate and any(words in str(error) for words in _REFUSED) and "starting up" not in str(error)
 
 
 def is_outdated(error: psycopg.Error) -> bool:
-    """True if a statement was prepared before a migration changed its result: a new connection prepares it again."""
+    """True if a migration has changed the result of the prepared statement: a new connection prepares it again."""
     return code_of(error) == "0A000" and error.diag.source_function == "RevalidateCachedQuery"
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """True if this connection, and all older ones, are unusable."""
+    """True if the connection with this error is unusable, and all older ones too."""
     code = code_of(error)
     return (
         is_outdated(error)
@@ -184,7 +184,7 @@ def is_lost(error: psycopg.Error) -> bool:
 
 
 def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:
-    """The typed error for an error of psycopg while doing `what` at `where`."""
+    """Return the redrive error for an error of psycopg that occurred while doing `what` at `where`."""
     code = code_of(error)
     words = " ".join(str(error).split()) or type(error).__name__
     text = f"{where}: {what}: {words}" + (f" ({code})" if code else "")
@@ -214,7 +214,7 @@ def store_error(error: psycopg.Error, what: str, where: str) -> RedriveError:
 
 
 def open_error(error: psycopg.Error, where: str) -> RedriveError:
-    """Like `store_error`, for the first connection: a refusal then means a wrong setting."""
+    """Return the redrive error for an error of the first connection: a refusal then means a wrong setting."""
     if is_refusal(error) or code_of(error) in _SETTINGS or isinstance(error, psycopg.ProgrammingError):
         words = " ".join(str(error).split())
         return ConfigError(f"{where}: {words}; check user, password, host and database of the store's URL")

@@ -1,4 +1,4 @@
-"""Unreadable rows of the PostgreSQL store: their readable parts, and moving them to quarantine.
+"""Unreadable rows of the PostgreSQL store: read their readable parts, and move them to quarantine.
 
 The server enforces the types of columns. Damage is possible in JSON texts, words and numbers.
 """
@@ -20,13 +20,13 @@ from .session import Session
 from .statements import AnyConnection, Statements
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError)
-META, DEFERRAL = 15, 16  # indexes in the rare columns
-COUNTS = {"crashes": 0, "crashes_alone": 1, "redrives": 2, "held_ms": 5, "attempts_allowed": 7}  # indexes of counters
-AGAIN_S = 60.0  # pause after a search that found nothing
+META, DEFERRAL = 15, 16  # indexes in the rare columns of a row
+COUNTS = {"crashes": 0, "crashes_alone": 1, "redrives": 2, "held_ms": 5, "attempts_allowed": 7}  # indexes as above
+AGAIN_S = 60.0  # pause before the next search, after one that found nothing
 
 
 def readable(row: tuple[Any, ...]) -> Message:
-    """Decode a row of COLUMNS; from an unreadable one the readable parts, with its damage."""
+    """Decode a row of COLUMNS; if it is unreadable, return a message of its readable parts, with the damage."""
     try:
         if row[3] >= 0 and row[4] >= 0:
             return to_message(row)
@@ -36,16 +36,16 @@ def readable(row: tuple[Any, ...]) -> Message:
 
 
 class Beyond:
-    """Messages with a counter or time at the end of its range. A statement that adds to it fails, for all its messages.
-    They are searched for after such a failure and moved to quarantine."""
+    """Quarantines messages with a counter or time at the end of its range. A statement that would add to that number
+    fails for all its messages; after such a failure they are searched for."""
 
     def __init__(self, link: Session, st: Statements) -> None:
         self._link, self._st = link, st
         self.moved = list[Message]()
-        self._none_s = -AGAIN_S  # time of the last search without result
+        self._none_s = -AGAIN_S  # when the last search that found nothing was made
 
     def mend(self) -> bool:
-        """Quarantine such messages; True if there were any."""
+        """Search for such messages and quarantine them; True if there were any. Pauses after a search in vain."""
         if time.monotonic() - self._none_s < AGAIN_S:
             return False
         rows = self._link.read(lambda c: self._st.rows(c, "beyond"))
@@ -70,13 +70,13 @@ class Beyond:
         return bool(moved)
 
     def take(self) -> list[Message]:
-        """The messages quarantined since the last call, for reporting."""
+        """Return the messages that were quarantined since the last call, for reporting, and forget them."""
         moved, self.moved = self.moved, []
         return moved
 
 
 def stand_in(row: tuple[Any, ...], *, claimed: bool = False) -> tuple[Message, Mapping[str, str]]:
-    """The readable parts of a row, and its unreadable columns with reasons. `claimed`: the row is as after a claim."""
+    """A message of a row's readable parts, and its unreadable columns with reasons. `claimed`: a claim has counted."""
     parts, wrong = [*row], dict[str, str]()
     rare = None if row[9] is None else msgspec.json.decode(row[9])
     raw = {"task": row[1], "fence": str(row[3]), "attempt": str(row[4]), "lane": row[12], "faults": row[10] or ""}
@@ -110,7 +110,7 @@ def _reads(read: Callable[[Any], Any], value: Any, name: str, wrong: dict[str, s
 
 
 def with_kept(message: Message, kept: str) -> Message:
-    """The message with its row from before the quarantine."""
+    """Return a quarantined message with its row from before the quarantine, `kept`, as its damage."""
     before = msgspec.json.decode(kept)
     raw = {name: value if isinstance(value, str) else str(value) for name, value in before["damaged"].items()}
     return replace(message, damage=Damage(before["why"], {name: v for name, v in raw.items() if v != "None"}))

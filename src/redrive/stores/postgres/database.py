@@ -27,19 +27,17 @@ from .session import Session
 from .statements import AnyConnection, Statements, prepared
 from .url import parse
 
-TICK_S = 0.01  # how often a waiter reads a clock that is set by hand
-NAMES_MAX = 2500  # bytes; an index row has 2,704 at most, less some numbers and headers
+TICK_S = 0.01  # how often a waiting thread reads a clock that is set by hand
+NAMES_MAX = 2500  # an index row has at most 2,704 bytes: the rest is for numbers and headers
 
 
 class PostgresDatabase(Store):
-    """The parts that all of the store shares."""
+    """The parts that all of the PostgreSQL store shares: session, statements, listener and floors."""
 
     traits = Traits(name="postgres", names_bytes_max=NAMES_MAX)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
-        self.failpoint: Callable[[str], None] = (
-            no_failpoint  # tests set a function that kills the process or raises at a named point
-        )
+        self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises
         self._link = Session(parse(url), failpoint=self._at)
         self._st = Statements(prepared(self._link.schema), self._link.now_ms, clock_ms)
         try:
@@ -69,7 +67,7 @@ class PostgresDatabase(Store):
     def _write(
         self, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str], swaps: Sequence[Swap]
     ) -> list[PutResult]:
-        """The put, as part of the caller's transaction."""
+        """Write the drafts and swaps of a put in the caller's transaction; returns the result of each draft."""
         now, names = self._st.now(), cells.names_of(drafts)
         self.failpoint("put")
         if names:
@@ -89,7 +87,7 @@ class PostgresDatabase(Store):
 
 
 class PostgresCells:
-    """Cells in the same schema."""
+    """The cells of a PostgreSQL store, in the schema of its messages."""
 
     def __init__(self, store: PostgresDatabase) -> None:
         self._store = store

@@ -9,7 +9,7 @@ from .listen import POLL_EVERY_S
 from .session import Session
 
 VERSION_LEAST = 13
-OLD_S = 300  # an open transaction of this age keeps vacuum from removing rows
+OLD_S = 300  # an open transaction is reported from this age on, as it keeps vacuum from removing rows
 ROOM_LEAST = 5
 DEAD_MOST = 200_000
 _SETTINGS = "select name, setting from pg_settings where name in ('fsync', 'full_page_writes', 'autovacuum')"
@@ -27,14 +27,14 @@ and (n_dead_tup > {DEAD_MOST} and n_dead_tup > n_live_tup or 'autovacuum_enabled
 
 
 def preflight(link: Session) -> None:
-    """Raises Refused, with the remedy, for a server that would lose messages, or on which redrive cannot run.
-    `?fsync=off` in the URL allows losing them."""
+    """Raise Refused, with the remedy, for a server that would lose messages, or on which redrive cannot run.
+    `?fsync=off` in the URL accepts a server that may lose messages."""
     for problem in _refusals(link):
         raise Refused(f"{link.where}: {problem}")
 
 
 def doctor(link: Session) -> list[str]:
-    """Find unsafe or slow settings: a line for each, with the remedy."""
+    """Find unsafe or slow settings; returns one line per setting, with the remedy."""
     warnings = [*_refusals(link), *_opted_out(link), *_settings(link), *_held_back(link), *_room(link), *_tables(link)]
     if link.pooled and not link.url.listen:
         warnings.append(

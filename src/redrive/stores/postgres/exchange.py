@@ -1,7 +1,7 @@
 """The exchange of the PostgreSQL store: settle, then claim, in one transaction and one round trip.
 
-It waits for no result before the commit is sent, except for settlements with follow-ups or swaps, which are decided one
-by one.
+An exchange waits for no result before it sends the commit, except for settlements with follow-ups or swaps, which are
+decided one by one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from .statements import AnyConnection, Cursor, Statements
 from .writes import SettlementBatch, apart, insert_all, is_simple, plain_acks, settle_each, words_of
 
 NEVER_MS = 2**63 - 1
-GROUPS_SEEN_FOR_S = 60.0  # how long exchanges wake groups after one saw a group
+GROUPS_SEEN_FOR_S = 60.0  # how long exchanges let waiting messages join groups after one met a group
 _tuple = tuple.__new__
 
 
 class Exchanges:
-    """Runs exchanges in a session. Without groups, these cost one read of an empty index."""
+    """Runs exchanges in a session. If there are no groups, an exchange spends one read of an empty index on them."""
 
     def __init__(
         self, link: Session, st: Statements, floors: Floors, beyond: Beyond, failpoint: Callable[[str], None]
@@ -59,7 +59,7 @@ class Exchanges:
             return Exchange([], [])
         self._floors.meet(one.queues)
         self._send(one)
-        if one.kept_back and not one.waking:  # wake waiting messages, and claim again where nothing was claimed
+        if one.kept_back and not one.waking:  # let waiting messages join, and claim again what claimed nothing
             left = [n for n, deliveries in enumerate(one.deliveries) if not deliveries]
             again = _One(self._st, self._floors, self._failpoint, (), [one.asks[n] for n in left], ())
             again.waking = True
@@ -72,7 +72,7 @@ class Exchanges:
         return Exchange(one.words, claimed, frozenset(one.clogged), damaged)
 
     def _set_aside(self, bad: Sequence[tuple[Any, ...]]) -> tuple[Message, ...]:
-        """Quarantine claims with unreadable rows (of COLUMNS), so that they do not block others."""
+        """Quarantine claimed messages whose rows (of COLUMNS) are unreadable, so that they do not block others."""
         stand_ins = [stand_in(row, claimed=True) for row in bad]
         messages = [message for message, _ in stand_ins]
         whys = [message.damage.why if message.damage else "" for message in messages]
@@ -91,7 +91,7 @@ class Exchanges:
 
     def _send(self, one: _One) -> None:
         sent_s, wakes = time.monotonic(), one.wakes()
-        for queue in wakes.dues_ms:  # so that this process's own claims find messages due below a floor
+        for queue in wakes.dues_ms:  # so that claims of this process find messages that become due below a floor
             self._floors.expect(queue, spots_of(wakes, queue))
         self._link.pipeline(one.work, wake=wakes)
         one.read()
@@ -102,7 +102,7 @@ class Exchanges:
 
 
 class _One:
-    """One exchange in progress: the cursors sent, and their results."""
+    """One exchange in progress: the cursors of the statements sent, and what was read from them."""
 
     def __init__(
         self,
@@ -123,15 +123,15 @@ class _One:
             self._names |= {name for s in settlements for name in names_of(s.follow_ups)}
         self.waking = False
         self.words: list[Settled] = []
-        self.deliveries: list[list[Delivery]] = []  # deliveries by claim request
+        self.deliveries: list[list[Delivery]] = []  # by claim request
         self.clogged = set[str]()
-        self.bad: list[tuple[Any, ...]] = []  # unreadable rows of COLUMNS
+        self.bad: list[tuple[Any, ...]] = []  # unreadable rows of COLUMNS, of claimed messages
         self.now_ms = 0
-        self.kept_back = False  # a message waited to join its group's line
+        self.kept_back = False  # True: a message waits to join its group and is due
         self.groups_seen = bool(self._names)
 
     def wakes(self) -> Wakes:
-        """The queues to notify other processes about: their messages become due, and this process may lack room."""
+        """Return the queues whose waiters to wake elsewhere: messages become due, and this process may lack room."""
         wakes = Wakes()
         if self._acks is None:
             wakes.update(queue for queue, _ in self._names)
@@ -149,7 +149,7 @@ class _One:
         st, now = self._st, self._st.now()
         self._sent: list[tuple[list[Receipt], Cursor]] = []
         self._swapping: list[Settlement] = []
-        self._decided: list[tuple[Receipt, Settled]] | None = None  # results, if settled one by one
+        self._decided: list[tuple[Receipt, Settled]] | None = None  # results if decided one by one
         self._claims: list[Cursor] = []
         reads = self._floors.reads(self.queues)
         if self._names or self.waking:
@@ -183,7 +183,7 @@ class _One:
             self._decided = [*zip([s.receipt for s in others], words, strict=True)]
         batch.swapping = self._swapping = swapping
         self._sent = batch.write(st, c, now)
-        if drafts:  # last, so that they can use a key that the settlements free
+        if drafts:  # after the settlements, so that follow-ups can use a key that these free
             insert_all(st, c, drafts, [draft.id or new_id(self._st.now_ms()) for draft in drafts], now)
         groups.regroup(st, c, batch.grouped, now)
         groups.admit(st, c, self._names, now)
@@ -208,7 +208,7 @@ class _One:
             return words_of(self._settlements, self._sent)
         if not self._swapping:
             return [word for _, word in self._decided]
-        words = dict(self._decided)  # no message is in both
+        words = dict(self._decided)  # no message has a result in both
         acked = words_of(self._swapping, self._sent[:1])
         words.update(zip([s.receipt for s in self._swapping], acked, strict=True))
         return [words[s.receipt] for s in self._settlements]
@@ -216,7 +216,7 @@ class _One:
     def _deliveries(self, ask: ClaimRequest, rows: list[tuple[Any, ...]]) -> list[Delivery]:
         queue, worker, until = ask.queue, ask.worker, self.now_ms + ask.lease_ms
         leased = Lane.LEASED
-        if ask.skip and rows and rows[-1][0] is None:  # the claim examined its limit of due messages, and more are due
+        if ask.skip and rows and rows[-1][0] is None:  # the claim stopped at its limit, though more are due
             rows.pop()
             if len(rows) < ask.limit:
                 self.clogged.add(queue)
@@ -224,7 +224,7 @@ class _One:
         for row in rows:
             id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq, due = row
             mark = PLAIN
-            if rare is None and faults is None and fence > 0 and attempt > 0:  # the common case, with few steps
+            if rare is None and faults is None and fence > 0 and attempt > 0:  # most messages, with few steps
                 message = Message(
                     id,
                     task,
@@ -275,7 +275,7 @@ def claim(reads: IndexReads, c: AnyConnection, ask: ClaimRequest, now: int | Non
 
 
 def next_due(reads: IndexReads, c: AnyConnection, ask: ClaimRequest, now: int | None) -> tuple[Any, ...]:
-    """The server's time, and when this request may find a message."""
+    """Return the server's time, and when this claim request may find a message."""
     if not ask.skip:
         return reads.do(c, "next_due", ask.queue, now).fetchall()[0]
     return reads.do(c, "next_due_skipping", ask.queue, now, *_skipping(ask)).fetchall()[0]

@@ -2,8 +2,8 @@
 
 While a transaction is open anywhere in the database, PostgreSQL keeps every row that was deleted since it began, and
 each claim passes the index entries of all of them before it meets the first message that is due. A Floor remembers, for
-one queue and priority, the place below which there was no message at the last look, and claims start there. It is a
-hint of one process: without it claims are only slower.
+one queue and priority, the place below which the last look found no message, and claims start there. A floor is a hint
+of one process: without it claims are only slower.
 
 After that look a message can still appear below the floor: by a late commit, or with a due time in the past. Its writer
 notifies others of the place (`expect`), and claims read that spot too, until it is empty. For missed notifications, the
@@ -22,34 +22,34 @@ from typing import NamedTuple
 
 from .notifications import DueSpan
 
-IndexPlace = tuple[int, str, int]  # (due_ms, lane, seq), the order of the due index
-FIRST: IndexPlace = (-(2**63), "", 0)  # the place before every message
+IndexPlace = tuple[int, str, int]  # (due_ms, lane, seq), in the order of the due index
+FIRST: IndexPlace = (-(2**63), "", 0)  # before the place of every message
 NEVER_MS = 2**63 - 1
-LATE_MS = 500  # a floor is at least this long before now: most transactions are shorter
-WORTH_MS = 1.0  # a floor is kept once reading up to the first message costs the server this many ms
-FREE_MS = 0.25  # a floor is dropped once reading everything below it costs less
-OPEN_EVERY_S = 1.0  # how often the cost is measured for a queue without a floor
-FRONT_EVERY_S = 0.2  # how often a floor is raised
-BEHIND_EVERY_S = 1.0  # least time between reads of everything below a floor
-SHARE = 0.05  # share of one process's time for scans below floors
-SAVED_MS = 40.0  # limit of unused scan time that is saved up
-PIECE_MS = 8.0  # cost at which a piece is cut
+LATE_MS = 500  # a floor stays this long before now, as most transactions are shorter
+WORTH_MS = 1.0  # server time for reading up to the first message from which a floor is worth keeping
+FREE_MS = 0.25  # server time for reading all below a floor under which it is dropped
+OPEN_EVERY_S = 1.0  # pause between measurements of that time in a queue without a floor
+FRONT_EVERY_S = 0.2  # pause between looks that raise a floor
+BEHIND_EVERY_S = 1.0  # least time between two scans of everything below a floor
+SHARE = 0.05  # share of a process's time that scans below floors may take
+SAVED_MS = 40.0  # most unused scan time that is saved for later
+PIECE_MS = 8.0  # server time of its scan from which a piece is cut
 PIECES_MAX = 4096
 CUT_EVERY_S = 0.25
 SPOTS_MAX = 8
-LOOKS_MAX = 64  # looks in progress at once per floor
-_STEPS = 12  # number of cuts in the lowest piece: 1 s, 4 s, 16 s, … before its end, up to half a year
+LOOKS_MAX = 64  # most looks in progress for one floor
+_STEPS = 12  # how many cuts the lowest piece gets: 1 s, 4 s, 16 s, … before its end, up to half a year
 
 
 class Range(NamedTuple):
-    """A part of the due index, from a place up to a due time."""
+    """A part of the due index: from the place `low` up to the due time `until_ms`."""
 
     low: IndexPlace
     until_ms: int
 
 
 class Aim(Enum):
-    """The purpose of a look."""
+    """The purpose of a look at the due index."""
 
     FRONT = "to raise the floor"
     SPOT = "to find out whether a spot is empty"
@@ -57,7 +57,7 @@ class Aim(Enum):
 
 
 class FloorLook(NamedTuple):
-    """A search for the first message in a part of the index, which also measures its cost. `number` identifies it."""
+    """A search for the first message in a part of the index, which measures its cost. `number` identifies the look."""
 
     aim: Aim
     low: IndexPlace
@@ -66,7 +66,7 @@ class FloorLook(NamedTuple):
 
 
 class LookAllowance:
-    """The share of one process's time that scans below floors may take on the server, over all queues."""
+    """The share of one process's time that scans below the floors of all queues may take on the server."""
 
     def __init__(self) -> None:
         self._left_ms, self._at_s = SAVED_MS, 0.0
@@ -81,43 +81,43 @@ class LookAllowance:
 
 
 class Floor:
-    """The floor of one order of messages: one queue and priority.
+    """The floor of one queue and priority, or of the queue's messages that wait to join groups.
 
-    `scattered=False` is for an order whose claims read one range only: then a spot lowers the floor.
+    `scattered=False` is for messages whose claims read one range only: then a spot lowers the floor.
     """
 
     __slots__ = ("_behind", "_expected_ms", "_front_s", "_number", "_scattered", "place", "spots")
 
     def __init__(self, *, scattered: bool = True) -> None:
         self._scattered = scattered
-        self._front_s = 0.0  # time of the next look at the front
+        self._front_s = 0.0  # when the next look at the front may be sent
         self._number = 0
         self._expected_ms: dict[int, int] = {}  # by number of a look in progress: the least due time expected since
         self._open()
 
     def _open(self) -> None:
         self.place = FIRST
-        self.spots: list[DueSpan] = []  # sorted and disjoint, all below the floor
+        self.spots: list[DueSpan] = []  # sorted, disjoint, and all below the floor
         self._behind: Pieces | None = None
 
     @property
     def kept(self) -> bool:
-        """True if there is a floor."""
+        """True if a floor is set, so that claims start there."""
         return self._behind is not None
 
     @property
     def asks(self) -> bool:
-        """True if a look is in progress, which may have missed messages expected now."""
+        """True if a look is in progress: it may miss messages that are expected from now on."""
         return bool(self._expected_ms)
 
     def ranges(self, now_ms: int) -> list[Range]:
-        """The ranges that a claim reads, in order and disjoint."""
+        """Return the ranges of the due index that a claim reads, in order and disjoint."""
         low = min(self.place, _from(now_ms - LATE_MS))
         spots = [Range(_from(low_ms), min(until_ms, low[0] - 1)) for low_ms, until_ms in self.spots if low_ms < low[0]]
         return [*spots, Range(low, NEVER_MS)]
 
     def expect(self, low_ms: int, until_ms: int) -> None:
-        """Record that messages with due times in this range were or may have been written."""
+        """Record that messages with due times from `low_ms` to `until_ms` were or may have been written."""
         for number, expected_ms in self._expected_ms.items():
             self._expected_ms[number] = min(expected_ms, low_ms)
         top_ms = self.place[0]
@@ -137,7 +137,7 @@ class Floor:
                 spots[-1] = spots[-1][0], max(spots[-1][1], until)
             else:
                 spots.append((low, until))
-        while len(spots) > SPOTS_MAX:  # too many: merge the two closest
+        while len(spots) > SPOTS_MAX:  # merge the two closest spots
             at = min(range(1, len(spots)), key=lambda n: spots[n][0] - spots[n - 1][1])
             spots[at - 1 : at + 1] = [(spots[at - 1][0], spots[at][1])]
         self.spots = spots
@@ -149,7 +149,7 @@ class Floor:
                 self._behind.end_at(place[0])
 
     def assume(self, now_ms: int, cost_ms: float, at_s: float) -> None:
-        """Set a floor without a look at what is below, which would take too long. Scans in pieces cover it later."""
+        """Set a floor without a look below it, which would take too long. Scans in pieces cover that part later."""
         expected_ms = min(self._expected_ms.values(), default=NEVER_MS)
         self._expected_ms.clear()
         self.place = _from(now_ms - LATE_MS)
@@ -159,7 +159,7 @@ class Floor:
     # -- looking
 
     def looks(self, at_s: float, allowance: LookAllowance) -> list[FloorLook]:
-        """The looks to send now. The front is last: it may raise the floor, which would move the ends of pieces."""
+        """The looks to send now. The one at the front is last: it may raise the floor, which moves the pieces' ends."""
         all_looks: list[FloorLook] = []
         if self._behind is not None:
             all_looks += [self._ask(Aim.SPOT, _from(low_ms), until_ms) for low_ms, until_ms in self.spots]
@@ -175,7 +175,7 @@ class Floor:
     def _ask(self, aim: Aim, low: IndexPlace, until_ms: int) -> FloorLook:
         self._number += 1
         self._expected_ms[self._number] = NEVER_MS
-        if len(self._expected_ms) > LOOKS_MAX:  # entries remain from failed exchanges
+        if len(self._expected_ms) > LOOKS_MAX:  # looks of failed exchanges are never answered
             del self._expected_ms[next(iter(self._expected_ms))]
         return FloorLook(aim, low, until_ms, self._number)
 
@@ -188,9 +188,9 @@ class Floor:
         at_s: float,
         allowance: LookAllowance,
     ) -> None:
-        """Update the floor by the first message that a look found, or None, and the look's cost. If other threads have
-        moved the floor since, the look is ignored. It does not cover messages expected since it was sent, which may
-        have been committed after it ran."""
+        """Update the floor by a look's result: the first message it found, or None, and its cost. If other threads have
+        moved the floor since, the result is ignored. It does not count for messages expected since the look was sent,
+        which may have been committed after it ran."""
         expected_ms = self._expected_ms.pop(look.number, FIRST[0])
         match look.aim:
             case Aim.FRONT:
@@ -209,7 +209,7 @@ class Floor:
             return
         if self._behind is None:
             self._behind, self._front_s = Pieces(place[0], cost_ms, at_s), at_s + FRONT_EVERY_S
-        self.place = place  # lower than before only if the clock was set back
+        self.place = place  # lower than the old place only if the clock was set back
         self._behind.end_at(place[0], at_s)
 
     def _narrow(self, look: FloorLook, first: IndexPlace | None, expected_ms: int) -> None:
@@ -241,27 +241,27 @@ class Pieces:
     """
 
     def __init__(self, top_ms: int, cost_ms: float, at_s: float) -> None:
-        self._bounds: list[int] = []  # where one piece ends and the next begins
-        self._costs = [cost_ms]  # cost of each piece at its last scan
+        self._bounds: list[int] = []  # due times where one piece ends and the next begins
+        self._costs = [cost_ms]  # by piece: server time of its last scan
         self._next, self._pass_s, self._cut_s = 0, at_s, at_s
         if cost_ms > PIECE_MS:
             self._cut(0, top_ms)
 
     def end_at(self, top_ms: int, at_s: float | None = None) -> None:
-        """Move the end of the last piece to this time, where the floor is now."""
+        """Move the end of the last piece to `top_ms`, where the floor is now."""
         while self._bounds and self._bounds[-1] > top_ms:
             self._join(len(self._bounds) - 1)
         grown = top_ms > (self._bounds[-1] if self._bounds else FIRST[0])
         if at_s is not None and at_s >= self._cut_s + CUT_EVERY_S and grown:
             self._cut_s = at_s
             self._bounds.append(top_ms)
-            self._costs.append(PIECE_MS / 2)  # assumed until it is measured
+            self._costs.append(PIECE_MS / 2)  # assumed until a scan measures it
             if len(self._bounds) > PIECES_MAX:
                 for at in range(len(self._bounds) - 2, 0, -2):
                     self._join(at)
 
     def due(self, top_ms: int, at_s: float, allowance: LookAllowance) -> list[tuple[int | None, int]]:
-        """The pieces to scan now: from a time (None for the first piece) up to and including another."""
+        """The pieces to scan now, each as its first due time (None: none) and its last. Spends allowance on them."""
         pieces: list[tuple[int | None, int]] = []
         at = self._next
         while at_s >= self._pass_s and at < len(self._costs) and allowance.left_ms(at_s) > 0:
@@ -277,10 +277,10 @@ class Pieces:
     def measured(
         self, low_ms: int | None, until_ms: int, cost_ms: float, at_s: float, allowance: LookAllowance
     ) -> float | None:
-        """Store the measured cost of this piece. Returns the total cost if it was the last."""
+        """Store the measured cost of a piece. Returns the cost of all pieces if it was the last one, else None."""
         at = self._next
         if at >= len(self._costs) or low_ms != self._piece(at, until_ms)[0] or until_ms < self._piece(at, until_ms)[1]:
-            return None  # another thread scanned the queue meanwhile, or its bounds have changed
+            return None  # another thread has scanned or changed the pieces
         allowance.spend(cost_ms - self._costs[at])
         self._costs[at] = cost_ms
         self._next = at + 1
@@ -294,7 +294,7 @@ class Pieces:
         return sum(self._costs)
 
     def _cut(self, at: int, until_ms: int) -> int:
-        """Cut a piece that is too large; returns the number of additional pieces."""
+        """Cut a piece whose scan costs too much; returns the number of additional pieces."""
         parts = min(64, ceil(2 * self._costs[at] / PIECE_MS))
         if at:
             low_ms = self._bounds[at - 1]
@@ -308,7 +308,7 @@ class Pieces:
         return len(cuts)
 
     def _join(self, at: int) -> None:
-        """Join the two pieces at a bound."""
+        """Join the two pieces on both sides of the bound with index `at`."""
         del self._bounds[at]
         self._costs[at : at + 2] = [self._costs[at] + self._costs[at + 1]]
         if self._next > at:

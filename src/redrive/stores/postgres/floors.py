@@ -1,8 +1,8 @@
-"""The claim floors of one process, and all that other modules know of them.
+"""The claim floors of one process, and all that other modules know of floors.
 
-An exchange asks how to read its queues (`reads`), sends the looks that are due after its claims (`look`), and takes
-their results in once it has committed. So a look sees its own exchange's claims as gone, but uncommitted claims of
-others as still there: no floor rises above a message that a rollback restores.
+An exchange asks how to read its queues (`reads`), sends the looks that are due after its claims (`look`), and takes in
+their results once it has committed. So a look sees its own exchange's claims as gone, but uncommitted claims of others
+as still there: no floor rises above a message that a rollback restores.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .rows import ints, numbers, texts
 from .session import Session
 from .statements import AnyConnection, Cursor, Statements
 
-WAKE = len(PRIORITIES)  # index, after the priorities, of the floor for messages that wait to join groups
+WAKE = len(PRIORITIES)  # index of the floor for messages that wait to join groups, after the priorities'
 
 
 class _Parts(NamedTuple):
-    """The parts of the due index that claims of a queue read, as arguments of a statement; `wake_ms` is the start of
-    the part for messages that wait to join their groups."""
+    """The parts of the due index that claims of a queue read, as arguments of a statement; `wake_ms` is where the part
+    for messages that wait to join their groups starts."""
 
     priorities: bytes
     lows_ms: bytes
@@ -39,32 +39,32 @@ class _Parts(NamedTuple):
 
 
 class IndexReads:
-    """How statements read queues: the whole due index, or its parts above the floors of a queue."""
+    """How statements read each queue: the whole due index, or only the parts above the floors of the queue."""
 
     def __init__(self, st: Statements, parts: Mapping[str, _Parts]) -> None:
         self._st, self._parts = st, parts
 
     def do(self, c: AnyConnection, name: str, queue: str, *args: Any) -> Cursor:
-        """Run a statement with two names on this queue."""
+        """Run on this queue one of the two forms of the statement `name`: for the whole due index or for its parts."""
         parts = self._parts.get(queue)
         if parts is None:
             return self._st.do(c, name, queue, *args)
         return self._st.do(c, f"{name}_above", queue, *args, *parts)
 
     def look(self, c: AnyConnection, queues: Sequence[str], now: int | None) -> Cursor:
-        """Send the query for the server's time, and for whether a message waits to join its group."""
+        """Send the query for the server's time, and whether a message that waits to join a group is due."""
         if not self._parts:
             return self._st.do(c, "look", texts(queues), now)
         return self._st.do(c, "look_above", texts(queues), now, numbers([self.wake_ms(queue) for queue in queues]))
 
     def wake_ms(self, queue: str) -> int:
-        """The due time from which messages may wait to join groups of the queue."""
+        """Return the due time from which to read the messages of the queue that wait to join groups."""
         parts = self._parts.get(queue)
         return FIRST[0] if parts is None else parts.wake_ms
 
 
 class SentLook:
-    """The looks that were sent, each with its floor."""
+    """The looks that were sent in one query, each with its floor."""
 
     def __init__(self, floors: Floors) -> None:
         self._floors = floors
@@ -84,7 +84,7 @@ class SentLook:
         self._read = st.do(c, "look_behind", *args)
 
     def take(self, now_ms: int) -> None:
-        """Take in their results, once their transaction is committed."""
+        """Fetch the results of the looks and update their floors. Call it once the looks' transaction is committed."""
         assert self._read is not None
         self._floors.saw(self.sought, self._read.fetchall(), now_ms)
 
@@ -97,19 +97,19 @@ class Floors:
         self._at_s: Callable[[], float] = time.monotonic
         self._allowance = LookAllowance()
         self._queues: dict[str, tuple[Floor, ...]] = {}
-        self._quiet_s: dict[str, float] = {}  # by queue: time of the next look while no floor is kept
+        self._quiet_s: dict[str, float] = {}  # by queue without a floor: when to look next
         self.kept = False  # True if any floor is kept
-        self._expects = False  # True if a floor is kept, or may be soon, as a look is in progress
-        self.on_kept: Callable[[], None] = lambda: None  # called when a floor is kept
+        self._expects = False  # True: a floor is kept, or a look in progress may set one
+        self.on_kept: Callable[[], None] = lambda: None  # called when a floor is first kept
         self.in_child()
         heirs.add(self)
 
     def in_child(self) -> None:
-        """Replace the lock after a fork: another thread of the parent may have held it."""
+        """Replace the lock after a fork, as another thread of the parent may have held it."""
         self._lock = threading.Lock()
 
     def reads(self, queues: Collection[str]) -> IndexReads:
-        """How claims must read these queues now."""
+        """Return how claims must read these queues now."""
         if not self.kept:
             return self._whole
         now = self._st.now_ms()
@@ -134,7 +134,7 @@ class Floors:
             cost_ms = (self._at_s() - began_s) * 1000
             with self._lock:
                 if cost_ms < self._link.url.timeout_s * 500:
-                    for queue in new:  # forget the floor, so that the next call searches again
+                    for queue in new:  # forget the floor, so that the next exchange looks again
                         self._queues.pop(queue, None)
                     raise
                 for floor, _ in look.sought:
@@ -142,7 +142,7 @@ class Floors:
                 self.kept = True
 
     def look(self, c: AnyConnection, queues: Sequence[str]) -> SentLook | None:
-        """Send the looks that are due with claims of these queues; None if none is due."""
+        """Send the looks that are due in these queues, in the transaction of their claims; None if none is due."""
         if not self.kept:
             at_s = self._at_s()
             for queue in queues:
@@ -156,14 +156,14 @@ class Floors:
         return look
 
     def look_alone(self, queues: Sequence[str]) -> None:
-        """Send the looks that are due while this thread waits, since otherwise exchanges send them."""
+        """Send the looks that are due, in a read of their own: a waiting thread has no exchange to send them with."""
         look = self._due(queues) if self.kept else None
         if look is not None:
             self._read(look)
             look.take(self._st.now_ms())
 
     def expect(self, queue: str, spots: Sequence[DueSpan]) -> None:
-        """Record that messages may have been written with due times in these ranges; an empty name means any queue."""
+        """Record that messages of the queue (empty: any queue) may have been written with due times in `spots`."""
         if self._expects and spots:
             with self._lock:
                 for name in [queue] if queue else [*self._queues]:
@@ -191,7 +191,7 @@ class Floors:
         return look if look.sought else None
 
     def saw(self, sought: Sequence[tuple[Floor, FloorLook]], rows: Iterable[tuple[Any, ...]], now_ms: int) -> None:
-        """Take in the first message of each of these looks."""
+        """Update the floors by the rows that these looks returned: the first message each found, and its cost."""
         at_s = self._at_s()
         with self._lock:
             for n, due_ms, lane, seq, cost_ms in rows:

@@ -1,9 +1,9 @@
-"""Groups in the PostgreSQL store: messages with a place, parked ones, and those that wait for their time.
+"""Groups in the PostgreSQL store: messages with a place, parked ones, and those that wait until they are due to join.
 
 Every change of a group's members first locks the group's row, all rows that it needs in one statement and in one order,
 and ends with `admit`, in the same commit. So no commit leaves a message parked and a place free, no process has to
-search for one, and no two commits deadlock. A unique index on the number of each place protects it. Only a change of a
-queue's settings is followed by `admit_step`, commit after commit, until all groups are done.
+search for free places, and no two commits deadlock. A unique index on the number of each place protects them. Only a
+change of a queue's settings is followed by `admit_step`, commit after commit, until all groups are done.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .rows import ids, ints, numbers, texts
 from .statements import AnyConnection, Cursor, Statements
 
 GroupNames = set[tuple[str, str]]
-STEP = 500  # messages admitted in one commit after a change of settings
+STEP = 500  # most messages that one commit admits after a change of settings
 
 
 class PostgresGroupRules(NamedTuple):
-    """The group settings of a queue."""
+    """The settings that a queue has for its groups."""
 
     width: int
     strict: bool
@@ -38,7 +38,7 @@ def lock(
     asks: Iterable[ClaimRequest] = (),
     reads: IndexReads | None = None,
 ) -> None:
-    """Lock these groups, and those with messages waiting to join for one of these requests."""
+    """Lock the rows of these groups, and of groups that a waiting message joins for one of these requests."""
     wanted = {ask.queue: max(ask.limit, WOKEN_MIN) for ask in asks if ask.limit > 0}
     st.do(c, "lock_queues", texts(sorted({queue for queue, _ in names} | wanted.keys())))
     since = numbers([reads.wake_ms(queue) for queue in wanted] if reads else [])
@@ -51,18 +51,18 @@ def _listed(names: Iterable[tuple[str, str]]) -> tuple[bytes, bytes]:
 
 
 def admit(st: Statements, c: AnyConnection, names: GroupNames, now: int | None, most: int = WIDTH_MAX) -> Cursor | None:
-    """Give the free places of these locked groups to parked messages, in order, at most `most` per group."""
+    """Give free places of these locked groups to parked messages, in order, at most `most` places per group."""
     return st.do(c, "admit", *_listed(names), now, None, most) if names else None
 
 
 def wake(st: Statements, c: AnyConnection, ask: ClaimRequest, now: int | None, reads: IndexReads) -> None:
-    """Move messages whose wait is over into their groups, and fill the free places there."""
+    """Let messages of the queue that are due by now join their groups, and fill the free places there."""
     st.do(c, "wake", ask.queue, max(ask.limit, WOKEN_MIN), now, reads.wake_ms(ask.queue))
     st.do(c, "admit", *_listed(()), now, ask.queue, WIDTH_MAX)
 
 
 def regroup(st: Statements, c: AnyConnection, settled: Sequence[str], now: int | None) -> None:
-    """After a settlement, keep or free the places of these messages."""
+    """Keep, free or give the places of these grouped messages, whose ids are given, after their settlement."""
     if settled:
         st.do(c, "regroup", ids(settled), now)
 
@@ -86,7 +86,7 @@ def configure(
     on_dead: str | None,
     now: int | None,
 ) -> None:
-    """Change the settings of a queue's groups. `admit_step` then admits messages under them; until then a place may be
+    """Change the settings of a queue's groups. `admit_step` then admits messages by them; until then a place may be
     free while messages are parked. A row records that, so that a sweep can continue if this process stops."""
     st.do(c, "lock_queue", queue)
     was_strict = rules(st, c, queue).strict
@@ -107,7 +107,7 @@ def configure(
 def configure_group(
     st: Statements, c: AnyConnection, queue: str, group: str | None, width: int | None, resume: bool, now: int | None
 ) -> None:
-    """Configure a group. Settings for all groups take effect as in `configure`; one group is admitted to at once."""
+    """Configure a group, or all groups of the queue (None), as `configure` does; one group is admitted to at once."""
     st.do(c, "lock_queue", queue)
     if width is not None:
         st.do(c, "set_group_width", queue, group or "", width or None)
@@ -123,10 +123,10 @@ def configure_group(
 
 
 def admit_step(st: Statements, c: AnyConnection, queue: str, now: int | None) -> bool:
-    """Admit some hundred messages to the next groups of a configured queue; True if there is more to do.
+    """Admit some hundred messages to groups of a queue whose settings changed; True if it must be called again.
 
     Each step is a commit, and locks no other group: 25,000 groups in one commit blocked settlements in groups for
-    seconds. A row of the queue records the progress, for continuation after a crash.
+    seconds. A row of the queue records how far it is, for continuation after a crash.
     """
     st.do(c, "lock_queues", texts([queue]))
     rows = st.rows(c, "admitting", queue)
@@ -140,12 +140,12 @@ def admit_step(st: Statements, c: AnyConnection, queue: str, now: int | None) ->
     step = {(queue, name) for name in names}
     lock(st, c, step, now)
     admitted = admit(st, c, step, now, STEP)
-    if admitted is None or admitted.rowcount < STEP:  # a group may have more room
+    if admitted is None or admitted.rowcount < STEP:  # otherwise a group may have more free places
         st.do(c, "admitted_to", queue, names[-1])
     return True
 
 
 def _check(st: Statements, c: AnyConnection, queue: str) -> None:
-    """Raises ConfigError if the settings contradict each other; the caller's commit is undone."""
+    """Raise ConfigError, which undoes the caller's commit, if the settings of the queue contradict each other."""
     width, order, on_dead, own = st.rows(c, "group_settings", queue)[0]
     refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))

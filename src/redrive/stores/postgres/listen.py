@@ -2,8 +2,8 @@
 
 The waiting thread itself sleeps on the connection's socket and on a pipe, so a notification costs no hop between
 threads. Of several waiting threads, one reads the connection and wakes the others through their pipes. A notification
-that is lost, or impossible (through a pooler, `?listen=off`), costs latency, never work: every waiter checks every
-LOOK_EVERY_S seconds, or every POLL_EVERY_S without LISTEN.
+that is lost, or impossible (through a pooler, `?listen=off`), costs latency, never work: every waiter checks for work
+every LOOK_EVERY_S seconds, or every POLL_EVERY_S without LISTEN.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from .session import Session
 LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
 CONNECT_AGAIN_S = (0.1, 0.5, 2.0, 10.0)
-TEND_EVERY_S = 5.0  # how often notifications are read while no thread waits for them
-HEAR_EVERY_S = 0.25  # how often notifications are read after a recent `attend`
+TEND_EVERY_S = 5.0  # how often notifications are read if no thread waits
+HEAR_EVERY_S = 0.25  # the same, for some seconds after `attend`
 
 
 class _Waiter:
@@ -45,12 +45,12 @@ class _Waiter:
         self.poke()
 
     def poke(self) -> None:
-        """Make the thread check for work, even if there may be none."""
-        with contextlib.suppress(OSError):  # the pipe is full of pokes, or closed
+        """Make the waiting thread check if it must go on, even if there is nothing for it."""
+        with contextlib.suppress(OSError):  # the pipe is full, so the thread wakes anyway, or it is closed
             os.write(self._write, b"!")
 
     def sleep(self, timeout_s: float, socket: int | None) -> bool:
-        """Sleep until data arrives, a poke or the timeout; True if data arrived on `socket`."""
+        """Sleep until data arrives on `socket`, a poke or the timeout; True if data arrived on `socket`."""
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
         if socket is not None:
@@ -62,12 +62,12 @@ class _Waiter:
         return socket in came
 
     def __del__(self) -> None:
-        os.close(self._read)  # closed last: a closed descriptor's number may be reused for another file
+        os.close(self._read)  # last: other threads reuse the number of a closed descriptor
         os.close(self._write)
 
 
 class Listener:
-    """Wakes waiting threads of this process when it, or another process, has written due messages.
+    """Wakes waiting threads of this process when this or another process has written due messages.
 
     `tick_s` is how often a clock that is set by hand is read again.
     """
@@ -81,9 +81,9 @@ class Listener:
         heirs.add(self)
 
     def _begin(self) -> None:
-        self._seen = threading.local()  # nudges that each thread has seen
+        self._seen = threading.local()  # by thread: how many nudges it has seen
         self._lock = threading.Lock()
-        self._lead = threading.Lock()  # held by the thread that reads the connection
+        self._lead = threading.Lock()  # held by the thread that reads the connection now
         self._ended = threading.Event()
         self._called, self._attended_s = threading.Event(), -inf
         self._keeper = self._new_keeper()
@@ -128,10 +128,10 @@ class Listener:
                 self._spare.append(waiter)
             other = next(iter(self._waiting.values()), None)
         if other is not None:
-            other.poke()  # this waiter may have to read the connection now
+            other.poke()  # one of the others may have to read the connection now
 
     def _is_over(self, waiter: _Waiter, due_ms: float | None, end_s: float) -> bool:
-        """Sleep; returns True if the wait is over, False if the next check is due."""
+        """Sleep until the wait is over, or the next check is due; returns True if the wait is over."""
         look_s = time.monotonic() + (POLL_EVERY_S if self._connection is None else LOOK_EVERY_S)
         while True:
             if self._was_nudged() or waiter.woken or self._closed:
@@ -146,7 +146,7 @@ class Listener:
             self._sleep(waiter, min(end_s - now_s, due_s, look_s - now_s, self._tick_s))
 
     def _was_nudged(self) -> bool:
-        """True if this thread has not seen the latest nudge; one from before its first wait counts too."""
+        """True if there was a nudge that this thread has not seen, even before its first wait; marks all as seen."""
         if getattr(self._seen, "nudges", 0) == self._nudges:
             return False
         self._seen.nudges = self._nudges
@@ -164,7 +164,7 @@ class Listener:
             self._lead.release()
 
     def _catch_up(self, waiter: _Waiter) -> None:
-        """Read earlier notifications; the next check sees their messages."""
+        """Read the notifications that arrived before the wait; the check that follows finds their messages."""
         self._tend()
         waiter.woken = False
 
@@ -176,16 +176,16 @@ class Listener:
             finally:
                 self._lead.release()
 
-    # -- being woken
+    # -- waking threads
 
     def nudge(self) -> None:
-        """End every wait, or each thread's next one. Never blocks, and uses no network."""
+        """End every wait in progress, and the next wait of each other thread. Never blocks, and uses no network."""
         self._nudges += 1
         for waiter in list(self._waiting.values()):
             waiter.poke()
 
     def wake(self, queues: Iterable[str]) -> None:
-        """Wake this process's waiters for these queues, in which messages are or become due."""
+        """Wake the threads of this process that wait for these queues, in which messages are or become due."""
         if self._waiting:
             named = set(queues)
             for waiter in list(self._waiting.values()):
@@ -193,19 +193,19 @@ class Listener:
                     waiter.wake()
 
     def _hear(self, connection: Connection) -> None:
-        """Read notifications, and wake the threads that wait for them."""
+        """Read the notifications that have arrived, and wake the threads that wait for their queues."""
         try:
             connection.pgconn.consume_input()
             while (notify := connection.pgconn.notifies()) is not None:
                 origin, queue, spots = read(notify.extra.decode(), self._now_ms)
-                if origin != self._link.origin:  # this process wakes its own waiters directly
+                if origin != self._link.origin:  # this process has woken its own waiters already
                     self._link.on_late(queue, spots)
                     self.wake([queue] if queue else [name for w in list(self._waiting.values()) for name in w.queues])
         except psycopg.Error:
             self._connection = None
             connection.drop()
             for waiter in list(self._waiting.values()):
-                waiter.wake()  # notifications may have been lost: all threads check
+                waiter.wake()  # notifications may have been lost, so every thread checks
 
     # -- the connection
 
@@ -214,7 +214,7 @@ class Listener:
         return self._connection is not None
 
     def _listen(self, end_s: float) -> None:
-        """Open the connection, if missing and possible; a failure is retried later."""
+        """Open the listening connection, if it is missing and wanted; after a failure a later call tries again."""
         if self._connection is not None or not self.wanted or self._closed:
             return
         now_s = time.monotonic()
@@ -235,7 +235,7 @@ class Listener:
 
     @property
     def wanted(self) -> bool:
-        """True if LISTEN is in use: through a pooler no notification arrives, unless the URL names another address."""
+        """True if LISTEN is in use. No notification passes a pooler, unless the URL has an address to listen at."""
         where = self._link.url.listen
         return where != "off" and (bool(where) or not self._link.pooled)
 
@@ -250,7 +250,7 @@ class Listener:
             raise
 
     def attend(self) -> None:
-        """Read notifications for some seconds from now on, even while no thread waits."""
+        """Read notifications for some seconds from now on, on a thread, even while no thread waits."""
         new, self._attended_s = not self._attends, time.monotonic()
         if new and self.wanted and not self._closed:
             with self._lock:
@@ -268,8 +268,8 @@ class Listener:
         return threading.Thread(target=self._keep, args=given, name="redrive-listen", daemon=True)
 
     def _keep(self, ended: threading.Event, called: threading.Event) -> None:
-        """Read notifications while no thread waits, since unread ones fill the server's queue and block all
-        notifiers."""
+        """On a thread: read notifications while no other does, as unread ones fill the server's queue and block every
+        sender."""
         while not ended.is_set():
             if self._attends:
                 self._listen(inf)

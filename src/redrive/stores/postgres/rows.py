@@ -19,8 +19,8 @@ from ...fault import Fault
 from ...message import Draft, Lane, Message
 from ..meta import NO_META, encode, meta_of, read_deferral, read_meta
 
-TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # type numbers of the server
-_head = struct.Struct(">iiIii").pack  # one dimension, nulls, element type, length, first index 1
+TEXT, BYTES, UUID, INT, BIGINT = 25, 17, 2950, 23, 20  # numbers of types in the server
+_head = struct.Struct(">iiIii").pack  # of an array: dimensions, nulls, element type, length, first index
 _length = struct.Struct(">i").pack
 _NULL = _length(-1)
 _bigint = struct.Struct(">q").pack
@@ -31,14 +31,14 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 _HOT = """m.id::text, m.task, m.priority, m.fence, m.attempt, m.enqueued_ms, m.producer, m.grp, m.body"""
 _RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_ms, m.deadline_ms,
  m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta, m.deferral"""
-# Most messages have no rare column set: then the rare columns are neither written to JSON nor read.
+# Most messages have no rare column set: then the rare columns are neither written as JSON nor read.
 _ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
  json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'))::text end,
  array_to_string(m.faults, ',')"""
-# The statement sees the old row: when it was due, or the end of a lease that had run out.
+# The subselect sees the row before the claim: when it was due, or the end of a lease that had run out.
 CLAIMED = f"{_ALL}, m.seq, (select o.due_ms from {{s}}.message o where o.ctid = due.at)"
 COLUMNS = f"{_ALL}, m.queue, m.lane, m.due_ms, m.worker"
-# The fields that a redrive or an isolation overwrites, named as in message.Before.
+# The fields that a redrive or an isolation overwrites, with the names in message.Before.
 BEFORE = """jsonb_strip_nulls(jsonb_build_object('lane', m.lane, 'redrives', coalesce(m.redrives, 0), 'queue', m.queue,
  'reason', m.reason, 'rested_ms', m.rested_ms, 'attempt', m.attempt, 'crashes', m.crashes,
  'crashes_alone', m.crashes_alone, 'suspect', m.suspect, 'life_ms', m.life_ms, 'held_ms', m.held_ms,
@@ -47,7 +47,7 @@ BEFORE = """jsonb_strip_nulls(jsonb_build_object('lane', m.lane, 'redrives', coa
  'progress', case when m.lane = 'done' then encode(m.progress, 'hex') end))"""
 
 
-# True for a message with a number at the end of its range: the server rejects statements that add to it.
+# True for a row with a number at the end of its range: the server rejects a statement that adds to the number.
 BEYOND = """(greatest(fence, attempt, crashes, crashes_alone, redrives) >= 2147483647
  or greatest(enqueued_ms, life_ms, held_ms, deadline_ms, due_ms, wake_ms, parked_ms, rested_ms,
   expires_ms) >= 4611686018427387904
@@ -56,7 +56,7 @@ BEYOND = """(greatest(fence, attempt, crashes, crashes_alone, redrives) >= 21474
 
 
 class Array(bytes):
-    """An array in the server's format. One subclass per element type, since the driver selects by class."""
+    """An array in the server's binary format. Each element type has a subclass, as the driver selects by class."""
 
 
 class Texts(Array): ...
@@ -94,13 +94,13 @@ _DUMPERS = {
 
 
 def cursor(c: psycopg.Connection[Any]) -> psycopg.RawCursor[tuple[Any, ...]]:
-    """A cursor for the statements of statements.sql, with arrays of this module."""
+    """Return a cursor for the statements of statements.sql, which take the arrays of this module."""
     made: psycopg.RawCursor[tuple[Any, ...]] = psycopg.RawCursor(c, row_factory=psycopg.rows.tuple_row)
     return made
 
 
 def adapt(c: psycopg.Connection[Any]) -> None:
-    """Register the arrays of this module on the caller's connection."""
+    """Register the arrays of this module on a connection."""
     for kind, dumper in _DUMPERS.items():
         c.adapters.register_dumper(kind, dumper)
 
@@ -114,7 +114,7 @@ def texts(values: Sequence[str | None]) -> Texts:
 
 
 def jsons(values: Sequence[Any]) -> Texts:
-    """Encode values as JSON texts; None becomes null."""
+    """Return an array of the values as JSON texts; a None becomes null."""
     return Texts(_array(TEXT, [None if value is None else encode(value) for value in values]))
 
 
@@ -123,7 +123,7 @@ def byteas(values: Sequence[bytes | None]) -> Byteas:
 
 
 def _array(of: int, values: Sequence[bytes | None]) -> bytes:
-    if values and values[0] is not None and values.count(values[0]) == len(values):  # usual: all values are equal
+    if values and values[0] is not None and values.count(values[0]) == len(values):  # usual: all values are the same
         first = values[0]
         return _start(of, len(values)) + (_length(len(first)) + first) * len(values)
     parts = [_start(of, len(values))]
@@ -137,10 +137,10 @@ def _start(of: int, count: int) -> bytes:
 
 
 def ids(values: Sequence[str]) -> UuidArray:
-    """An array of UUIDs. A text that is not an id becomes an id that no message has."""
+    """Return an array of UUIDs. A text that is not an id becomes an id that no message has."""
     if not values:
         return UuidArray(_start(UUID, 0))
-    try:  # all ids at once, each after its length, in hex
+    try:  # decode all at once: in hex, each id after its length
         raw = bytes.fromhex("00000010" + "00000010".join(values).replace("-", ""))
     except ValueError:
         raw = b""
@@ -150,7 +150,7 @@ def ids(values: Sequence[str]) -> UuidArray:
 
 
 def seqs(values: Sequence[str]) -> Bigints:
-    """An array of seqs, from 16 hex digits each; any other text becomes a seq that no message has."""
+    """Return an array of seqs, each given as 16 hex digits; any other text becomes a seq that no message has."""
     try:
         raw = bytes.fromhex("00000008" + "00000008".join(values)) if values else b""
     except ValueError:
@@ -172,16 +172,16 @@ def flags(values: Iterable[bool]) -> str:
     return f"{{{','.join(['t' if value else 'f' for value in values])}}}"
 
 
-# -- what is written
+# -- encode rows
 
 
 def plain(words: str) -> str:
-    """The text without NUL, which the server does not accept."""
+    """Return the text with a replacement for NUL, which the server does not accept."""
     return words.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
-    """New messages with these ids, as arguments of the statements `put` and `put_grouped`."""
+    """Return drafts and the ids they get as arguments of the statements `put` and `put_grouped`."""
     return (
         ids(given),
         texts([d.task for d in drafts]),
@@ -200,12 +200,12 @@ def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
 
 
 def wait_ms(draft: Draft) -> int:
-    """The delay in ms after the start of the transaction, whose time is truncated to ms: never early."""
+    """Return the draft's delay in ms. Adds 1 ms, as the transaction's start is cut to ms, so that none is early."""
     return draft.delay_ms + (draft.delay_ms > 0)
 
 
 def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
-    """Messages at rest, as arguments of the statement `restore`."""
+    """Return messages at rest as arguments of the statement `restore`."""
     last = [m.faults[-1] if m.faults else None for m in messages]
     return (
         ids([m.id for m in messages]),
@@ -240,14 +240,14 @@ def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
     )
 
 
-# -- what is read
+# -- decode rows
 
 
-_BigCount = Annotated[int, msgspec.Meta(ge=0)]  # a number out of range is damage
+_BigCount = Annotated[int, msgspec.Meta(ge=0)]  # a negative number is damage
 
 
 class RareColumns(msgspec.Struct, array_like=True, gc=False):
-    """The rare columns, in order."""
+    """The rare columns of a message, in the order of _RARE."""
 
     crashes: _BigCount | None
     crashes_alone: _BigCount | None
@@ -280,7 +280,7 @@ def read_faults(listed: str | None) -> tuple[Fault, ...]:
 
 
 def to_message(row: tuple[Any, ...]) -> Message:
-    """Decode a row of COLUMNS."""
+    """Decode a row of COLUMNS. Raises one of UNREADABLE if the row is damaged."""
     lane = Lane(row[12])
     rare = None if row[9] is None else read_rare(row[9])
     return full_message(row, rare, row[11], lane, row[13], row[14])
@@ -335,31 +335,31 @@ def full_message(
     )
 
 
-# A handle: the id, a character, the seq in hex, the queue, and of a grouped message "\0" and the group.
-ID = 36  # length of a message's id, which begins every handle
-PLAIN, KEYED, GROUPED = ".", "=", "/"  # after the id in a handle: neither key nor group; with a key; in a group
+# A handle: the id, a mark, the seq in hex, the queue, and of a grouped message "\0" and the group.
+ID = 36  # length of a message's id, with which every handle begins
+PLAIN, KEYED, GROUPED = ".", "=", "/"  # marks in a handle: message without key and group; with a key; in a group
 
 
 SEQ = slice(ID + 1, ID + 17)
 
 
 def hex_of(seq: int) -> str:
-    """A message's seq in the form of handles. Negative ones, which redrive never writes, are in two's complement."""
+    """Return a message's seq as handles have it, in hex. A negative one, which redrive never writes, wraps around."""
     return f"{seq & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
 
 def seq_of(handle: int | str) -> str:
-    """A message's seq in hex. An id alone may be reused after its message is removed."""
+    """Return the seq in a handle, in hex. It tells a message from a later one with the same id."""
     return str(handle)[SEQ]
 
 
 def queue_of(handle: int | str) -> str:
-    """The queue of the message at its claim."""
+    """Return the queue in a handle: that of the message at its claim."""
     return str(handle)[SEQ.stop :].partition("\0")[0]
 
 
 def group_of(handle: int | str) -> tuple[str, str] | None:
-    """Queue and group of the message at its claim; None without a group."""
+    """Return queue and group in a handle: those of the message at its claim; None without a group."""
     said = str(handle)
     if said[ID : ID + 1] != GROUPED:
         return None

@@ -2,8 +2,8 @@
 
 A migration is a part `migration_N` of statements.sql. Its first line says which programs may continue to run: `--
 compatible from V` means every redrive that knows version V or later. So migrations only add, until no process needs the
-old parts. Each is a transaction of its own under an advisory lock: a second process waits, and finds it done. A crash
-undoes it. The first migration creates the schema.
+old parts. Each migration is a transaction of its own under an advisory lock: a second process waits, and finds the
+migration done. A crash undoes it. The first migration creates the schema.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .connection import Connection, open_error, store_error
 from .session import Session
 from .url import PostgresUrl, parse
 
-LOCK_TIMEOUT_S = 1.0  # a statement that waits for a table's lock blocks later ones: wait briefly and retry
+LOCK_TIMEOUT_S = 1.0  # longest wait for a table's lock: waiting blocks later statements, so it is short and repeated
 LOCK_TRIES = 30
 MIGRATE_FOR_S = 3600.0
 _SCHEMA = "create schema if not exists {s};\n"
@@ -43,7 +43,7 @@ class Migration(Struct, frozen=True):
 
 
 class Version(Struct, frozen=True):
-    """The version of the schema; number 0 if there is none. `read_only`: why this role may only read."""
+    """The version of the schema; number 0 if there is none. `read_only`: why the role may only read the schema."""
 
     number: int = 0
     compatible_from: int = 0
@@ -52,14 +52,14 @@ class Version(Struct, frozen=True):
 
 @cache
 def statements() -> dict[str, str]:
-    """The parts of statements.sql by their names, with {s} where the schema's name belongs."""
+    """Return the parts of statements.sql by name, with {s} where the name of the schema belongs."""
     text = (files(__package__) / "statements.sql").read_text()
     parts = re.split(r"^-- name: (\w+(?:, \w+)?)\n", text, flags=re.M)[1:]
     return {name: sql.strip() for name, sql in zip(parts[::2], parts[1::2], strict=True)}
 
 
 def migrations(parts: dict[str, str]) -> list[Migration]:
-    """The migrations among these parts, in order."""
+    """Return the migrations among these parts of statements.sql, in order."""
     steps = []
     for number in sorted(int(name.removeprefix("migration_")) for name in parts if name.startswith("migration_")):
         sql = parts[f"migration_{number}"]
@@ -69,7 +69,7 @@ def migrations(parts: dict[str, str]) -> list[Migration]:
 
 
 def open_schema(link: Session, parts: dict[str, str] | None = None) -> Version:
-    """Migrate the schema, unless the URL says `migrate=off`; returns its version. SchemaError if unusable."""
+    """Migrate the schema, unless the URL says `migrate=off`; returns its version. Raises SchemaError if unusable."""
     known = migrations(statements() if parts is None else parts)
     at, last = version_of(link), known[-1].number
     _require_released(link, at, known)
@@ -84,7 +84,7 @@ def open_schema(link: Session, parts: dict[str, str] | None = None) -> Version:
 
 
 def upgrade(url: str) -> tuple[int, int]:
-    """Migrate the schema, even with `migrate=off`; returns the versions before and after."""
+    """Migrate the schema of a URL, even with `migrate=off`; returns its version before and after."""
     link = Session(parse(url))
     try:
         link.open()
@@ -98,7 +98,7 @@ def upgrade(url: str) -> tuple[int, int]:
 
 
 def version(url: str) -> int:
-    """The version of the existing schema; 0 if there is none. Writes nothing."""
+    """Return the version of the schema that the URL names; 0 if there is none. Writes nothing."""
     link = Session(parse(url))
     try:
         link.open()
@@ -108,7 +108,7 @@ def version(url: str) -> int:
 
 
 def sql(url: str, *, since: int = 0) -> str:
-    """The DDL that redrive would run on an empty database, or one at version `since`, for an administrator to run."""
+    """Return the DDL for an empty database, or one at version `since`, for an administrator to run."""
     schema = parse(url).schema
     known = migrations(statements())
     head = f"-- redrive: schema {schema!r}, from version {since} to {known[-1].number}. A worker needs no more than:\n"
@@ -134,7 +134,7 @@ grant execute on all functions in schema {s} to ROLE;"""
 _GRANTS_TO_LOOK = """grant usage on schema {s} to ROLE;
 grant select on all tables in schema {s} to ROLE;"""
 
-# A read-only database or server is only fenced off for a while, which does not mean that the role is read-only.
+# A setting of the database or server makes it read-only only for a while, so it does not count: the role's does.
 _VERSION = """select version, compatible_from, current_user::text,
     has_table_privilege(to_regclass('{s}.message'), 'insert, update, delete'),
     exists (select 1 from pg_settings where name = 'default_transaction_read_only' and setting = 'on'
@@ -143,7 +143,7 @@ from {s}.meta"""
 
 
 def version_of(link: Session) -> Version:
-    """Read the version, without waiting for a migration in progress."""
+    """Read the schema's version, without waiting for a migration in progress."""
     if link.look("select to_regclass(%s)", [f"{link.schema}.meta"])[0][0] is None:
         return Version()
     rows = link.look(_VERSION.format(s=link.schema))
@@ -218,7 +218,7 @@ def _migrate(link: Session, known: list[Migration]) -> Version:
 
 
 def _step(c: Connection, url: PostgresUrl, known: list[Migration]) -> Version | None:
-    """Run the next migration and return None; if none is missing, return the version."""
+    """Run the next missing migration and return None; if none is missing, return the schema's version."""
     with c.transaction():
         c.execute("set transaction isolation level read committed, read write")
         c.execute(f"set local lock_timeout = {int(LOCK_TIMEOUT_S * 1000)}")
@@ -235,7 +235,7 @@ def _step(c: Connection, url: PostgresUrl, known: list[Migration]) -> Version | 
 
 
 def _wait_turn(c: Connection, schema: str) -> None:
-    """Wait for the advisory lock by polling: lock_timeout would end a blocking wait during another's migration."""
+    """Poll for the advisory lock of migrations: lock_timeout would end a blocking wait during another migration."""
     digest = hashlib.blake2b(f"redrive:{schema}".encode(), digest_size=8).digest()
     key = int.from_bytes(digest, "big", signed=True)
     while True:
@@ -248,7 +248,7 @@ def _wait_turn(c: Connection, schema: str) -> None:
 
 
 def _exists(c: Connection, schema: str) -> bool:
-    """True if the schema exists. A role without the right to create schemas fails even with `if not exists`."""
+    """True if the schema exists. Asked first, as `create schema if not exists` needs the right to create one."""
     return c.execute("select to_regnamespace(%s) is not null", (schema,)).fetchone() == (True,)
 
 

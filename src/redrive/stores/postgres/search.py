@@ -1,8 +1,8 @@
 """Translate filters to SQL for the PostgreSQL store, and decode the results.
 
 This module, not the planner, chooses the index for a page of dead letters: that of the filter's most selective field,
-found by counting index entries. Each value of the field is read from the index in the order of rest, as far as the page
-needs.
+which it finds by counting index entries. It reads the messages with each value of the field from the index in the order
+of rest, as many as the page needs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from .damage import readable, with_kept
 from .database import PostgresDatabase
 from .rows import COLUMNS, Array, cursor, ids, numbers, read_faults, texts
 
-LOOKED = 10_000  # index entries counted to find how selective a field is
-_FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # fields, the most selective first
+LOOKED = 10_000  # most index entries counted per value, to compare how selective fields are
+_FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # fields with an index, the most selective first
 _LIVE = (Lane.READY, Lane.LEASED)
-_DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # the terms of the index definitions
+_DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # written as in the definitions of the indexes
 
 
 class Path(NamedTuple):
-    """An index path in the order of rest: its field, a condition with {} for a value, and the values."""
+    """An index path in the order of rest: a field, a condition with {} for a value of the field, and the values."""
 
     field: str
     by: str
@@ -50,14 +50,14 @@ class Path(NamedTuple):
 
 
 class Clauses:
-    """Conditions and their parameters, numbered in order."""
+    """Conditions of a query, and its parameters, numbered in order."""
 
     def __init__(self) -> None:
         self._clauses: list[str] = []
         self.args: list[Any] = []
 
     def add(self, clause: str, *args: Any) -> None:
-        """Add a condition; each {} is replaced by the next parameter."""
+        """Add a condition; each {} in the clause becomes the number of the next of `args`."""
         self._clauses.append(clause.format(*[self.arg(arg) for arg in args]))
 
     def arg(self, value: Any) -> str:
@@ -69,7 +69,7 @@ class Clauses:
 
 
 def paths_of(where: Filter, lane: Lane | None) -> list[Path]:
-    """The index paths that fit the filter, the most selective field first."""
+    """Return the paths by which messages that match the filter can be read, as a rule the most selective first."""
     if where.ids is not None:
         return []
     paths: list[Path] = []
@@ -87,7 +87,7 @@ def paths_of(where: Filter, lane: Lane | None) -> list[Path]:
 
 
 def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> list[int]:
-    """The number of messages on each of these paths, at most LOOKED per value."""
+    """Count the messages on each of these paths, at most LOOKED for each value of a path's field."""
     counted = []
     for n, path in enumerate(paths, 1):
         first = f"order by m.rested_ms, m.seq limit {LOOKED}"
@@ -99,14 +99,14 @@ def _counted(c: psycopg.Connection[Any], schema: str, paths: Sequence[Path]) -> 
 
 
 def where_of(where: Filter, lane: Lane | None) -> Clauses:
-    """All conditions of a filter, for a query without an index path."""
+    """Return all conditions of the filter and the lane, for a query without a path."""
     clauses = Clauses()
     if lane is Lane.LEASED:
         clauses.add("m.due_ms is not null and m.lane = 'leased'")
     elif lane is Lane.READY:
         clauses.add("m.rested_ms is null and m.lane = 'ready'")
     elif lane is Lane.DEAD and where.fingerprint is not None:
-        clauses.add(_DEAD)  # not `at rest`, which would let the planner use the index of all messages at rest
+        clauses.add(_DEAD)  # not `at rest`: the planner could then use the index of all messages at rest
     elif lane is not None:
         clauses.add(f"m.rested_ms is not null and m.lane = '{lane.value}'")
     _add_fields(clauses, where, "{}")
@@ -115,7 +115,7 @@ def where_of(where: Filter, lane: Lane | None) -> Clauses:
 
 
 def _add_fields(clauses: Clauses, where: Filter, said: str, but: str = "") -> None:
-    """Add the filter's fields, except that of a path. `said` is the form, with {} for the condition."""
+    """Add the filter's fields except `but`, the field of a path. `said` is the form of a condition, with {} for it."""
     for field, values in values_of(where, *_FIELDS).items():
         if field != but:
             one = len(values) == 1
@@ -138,7 +138,7 @@ def _add_times(clauses: Clauses, where: Filter, at: str) -> None:
 def page(
     c: psycopg.Connection[Any], schema: str, where: Filter, lane: Lane | None, after: tuple[int, int], limit: int
 ) -> list[tuple[Any, ...]]:
-    """Rows of COLUMNS with their positions in the listing, oldest first."""
+    """Return rows of COLUMNS of a page, oldest first, each with its position for a cursor."""
     where, after = begin(where, lane, after)
     paths = paths_of(where, lane)
     if paths:
@@ -170,9 +170,9 @@ def _page_by(
 def _page_of_queue(
     c: psycopg.Connection[Any], schema: str, queue: str, lane: Lane, after: tuple[int, int], limit: int
 ) -> list[tuple[Any, ...]]:
-    """Waiting or running messages of a queue in the order of puts, for which there is no index. The seqs come from
-    other indexes (with a due time, waiting to join a group, parked), so only the page is read."""
-    if after[0] > 0:  # the cursor is of messages at rest
+    """A page of the queue's waiting or running messages in the order of puts, for which there is no index. Their seqs
+    come from other indexes (with a due time, waiting to join a group, parked), so only the page's rows are read."""
+    if after[0] > 0:  # the cursor is from a page of messages at rest
         return []
     first = "seq > $3::bigint order by seq limit $4::bigint"
     due = f"queue = $1::text and due_ms is not null and lane = $2::text and {first}"
@@ -193,7 +193,7 @@ def _page_of_queue(
 
 
 def _on(path: Path, where: Filter) -> Clauses:
-    """Conditions for messages on this path; the values are the first parameter."""
+    """Return the conditions for messages on this path; its values are parameter 1."""
     clauses = Clauses()
     clauses.arg(path.values)
     clauses.add(path.by.format("v.x"))
@@ -202,7 +202,7 @@ def _on(path: Path, where: Filter) -> Clauses:
 
 
 def _add_others(clauses: Clauses, where: Filter, but: str = "") -> None:
-    """Add the other conditions, in a form that keeps the planner from using another index."""
+    """Add the filter's conditions except those on `but`, in a form for which the planner uses no other index."""
     _add_fields(clauses, where, "({}) is true", but)
     for bound, sign in ((where.since_ms, ">="), (where.until_ms, "<")):
         if bound is not None:
@@ -215,9 +215,9 @@ def _add_others(clauses: Clauses, where: Filter, but: str = "") -> None:
 def find_groups(
     c: psycopg.Connection[Any], schema: str, sql: str, where: Filter, lately: tuple[int | None] | None
 ) -> list[tuple[Any, ...]]:
-    """Rows for `to_failure_group`, from the statement `failure_groups`. `lately`: the time (None: the server's), if the
-    trend is wanted. For many messages the index of failures has all the data; few, or one fingerprint, are read by a
-    path."""
+    """Return rows for `to_failure_group`, from the statement `failure_groups`. `lately`: a tuple of the time (None: the
+    server's) if the trend is wanted. The index of failures has all data to group many messages; few messages, or those
+    with one fingerprint, are read by a path."""
     paths = paths_of(where, Lane.DEAD)
     counts = _counted(c, schema, paths) if paths else [LOOKED]
     few = min(counts) < LOOKED
@@ -256,7 +256,7 @@ def to_failure_group(
     text = ""
     try:
         listed = read_faults(faults)
-    except ValueError:  # the sample's row is damaged; the other messages are readable
+    except ValueError:  # the row of this message is damaged, while the others of its group are readable
         listed = ()
     if fingerprint and (died_of := lifecycle.died_of(listed, fingerprint, error)) is not None:
         text = died_of.text
@@ -267,19 +267,19 @@ def to_counts(rows: list[tuple[str, int, int | None]]) -> Counts:
     numbers = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = 0
     for lane, count, age_ms in rows:
-        if lane in numbers:  # a newer version may have more lanes
+        if lane in numbers:  # a newer version of redrive may store more lanes
             numbers[lane] += count
         if lane == "ready":
             oldest_ms = age_ms or 0
     return Counts(**numbers, oldest_age_s=oldest_ms / 1000)
 
 
-DUE_EXACT = 30_000  # messages counted exactly by due time: 10 ms
-SAMPLED_BLOCKS = 300  # blocks of the message table read to estimate its counts: 10 ms
+DUE_EXACT = 30_000  # how many messages are counted exactly by due time: takes 10 ms
+SAMPLED_BLOCKS = 300  # how many blocks of the message table an estimate reads: takes 10 ms
 
 
 class PostgresQueries(PostgresDatabase):
-    """Queries of the PostgreSQL store."""
+    """The queries of the PostgreSQL store."""
 
     _sampled: tuple[Sequence[int], float, dict[tuple[str, int], DueCount]] = (), 0.0, {}
 
@@ -305,16 +305,16 @@ class PostgresQueries(PostgresDatabase):
         return total(self.counts_by_queue().values())
 
     def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
-        """Count exactly up to the first DUE_EXACT messages and estimate the rest: an index has the rows between bounds,
-        not their number, so a count reads each."""
+        """Count up to the first DUE_EXACT messages exactly, and estimate the rest: an index has the rows between
+        bounds, not their number, so a count reads each row."""
         guesses = self._due_sample(queue, bounds_ms)
         near = sum(so_far <= DUE_EXACT for so_far in accumulate(guess.all for guess in guesses))
         rows = self._look("due_counts", queue, numbers(bounds_ms[: near + 1])) if near else []
         return [DueCount(every, retries) for every, retries in rows] + guesses[near:]
 
     def _due_sample(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
-        """Estimate from a sample of the table's blocks. It covers all queues, so a caller that asks for each takes it
-        once. A small table is not sampled."""
+        """Estimate from a sample of the table's blocks. One sample covers all queues, and is kept for a second for a
+        caller that asks for each queue. A small table is not sampled."""
         asked, until_s, sample = self._sampled
         if asked != bounds_ms or time.monotonic() > until_s:
             blocks, sample = self._look("blocks")[0][0], {}

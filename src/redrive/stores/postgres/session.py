@@ -1,4 +1,4 @@
-"""A session with the PostgreSQL server: transactions, retried after temporary errors, in one round trip if possible,
+"""A session with the PostgreSQL server: transactions in one round trip if possible, repeated after temporary errors,
 each no longer than the URL's `timeout`; and the server's clock, estimated without requests."""
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from .notifications import SLACK_MS, DueSpan, named, payload, spots_of
 from .url import OPTIONS, PostgresUrl
 
 T = TypeVar("T")
-RETRY_FOR_S = 2.0  # shorter than a worker's own patience
+RETRY_FOR_S = 2.0  # how long a transaction is repeated: shorter than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 CANCEL_S = 0.5
-IDLE_MAX_S = 1.5  # limit of an idle transaction, whose process may be suspended while it holds locks
+IDLE_MAX_S = 1.5  # longest pause in a transaction: its process may be suspended while it holds locks
 # Every statement of the hot path walks an index, a few rows at a time. The planner's statistics of a queue may be
-# outdated: for one that was empty a minute ago it would sort all of it. So these settings leave it no choice.
+# outdated: if that was empty a minute ago, it would sort all messages. So these settings leave it no choice.
 PLANS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -58,37 +58,37 @@ _BEGIN = "begin isolation level read committed read write"
 class PostgresServer(Struct, frozen=True):
     """Facts about the server, read when a connection opens."""
 
-    pooled: bool  # True if a pooler is in between
+    pooled: bool  # True if a pooler is between this process and the server
     now_ms: int
     standby: bool
-    version: int  # server version: 150004 means 15.4
+    version: int  # the server's version: 150004 means 15.4
     encoding: str
 
 
 class Session:
-    """Runs transactions on the server of a URL. Thread-safe, also after a fork. Connects at first use.
+    """Runs transactions on the server of a URL. Thread-safe, even after a fork. Connects at first use.
 
     Raises the errors of errors.py: StoreUnavailable when the server is unreachable, too slow or stopping; StoreFull
-    when it has no space. Errors of `work` itself pass through, and then nothing was written.
+    when the server has no space. Errors of `work` itself pass through, and then nothing was written.
     """
 
     def __init__(self, url: PostgresUrl, *, failpoint: Callable[[str], None] = lambda point: None) -> None:
         _admit(url)
         self.url, self.schema, self.where = url, url.schema, url.shown
         self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
-        self.origin = secrets.token_hex(4)  # marks notifications from this process, which it ignores
+        self.origin = secrets.token_hex(4)  # marks notifications of this process, so that it ignores them
         self.read_only = ""  # why writes are impossible; empty if they are possible
-        self.pooled = False  # True if a pooler is in between: then session settings are not ours to change
+        self.pooled = False  # True: a pooler is in between, so session settings cannot be kept
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # set by the listener
-        # set by the floors, which must know where in the due index messages may have appeared
+        # Set by the floors, to know where in the due index messages may have appeared.
         self.on_late: Callable[[str, Sequence[DueSpan]], None] = lambda queue, spots: None
         self.store_ms: Callable[[], int] = self.now_ms  # the store's clock, which tests set by hand
-        # Quarantines messages whose numbers cannot be increased, after a statement failed for one; returns True if
-        # there were any.
+        # Quarantines messages that have a number at the end of its range, after a statement failed for one; returns
+        # True if there were any.
         self.mend: Callable[[], bool] = lambda: False
         self._failpoint, self._clock, self._opening = failpoint, Clock(), Lock()
         self.saw_clock = self._clock.saw
-        self._silent = False  # True if a notification was ever refused
+        self._silent = False  # True: a notification was refused once, and this was logged
         self._first: PostgresServer | None = None
         self._identity: tuple[str, str] | None = None
         self._pool = ConnectionPool("PostgreSQL", self._connect, url.pool)
@@ -96,8 +96,8 @@ class Session:
     # -- transactions
 
     def run(self, work: Callable[[Connection], T], *, wake: Collection[str] = (), again: bool = True) -> T:
-        """Run `work` in a transaction; returns its value after the commit. The transaction is repeated after temporary
-        errors or a lost connection; with `again=False`, not once the commit was sent.
+        """Run `work` in a transaction; returns the value of `work` after the commit. After a temporary error or a lost
+        connection the transaction is repeated; with `again=False`, not once the commit was sent.
 
         `wake` names the queues whose waiters are woken after the commit; `work` may fill it. `work` must not use the
         session itself.
@@ -123,7 +123,7 @@ class Session:
         locked: bool = True,
     ) -> T:
         """Like `run`, in pipeline mode: begin, statements and commit are one round trip, unless `work` fetches results.
-        The returned cursors can be read afterwards. With `locked=False`, it is not repeated after a lock timeout."""
+        Cursors that `work` returns can be read afterwards. With `locked=False`, a lock timeout is raised at once."""
 
         def do(c: Connection) -> T:
             with self._committed(c), c.pipeline() as pipeline:
@@ -143,11 +143,11 @@ class Session:
         return self._transact(do, wake, again, locked)
 
     def look(self, sql: str, params: Sequence[Any] | dict[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """The rows of one read-only statement."""
+        """Return the rows of one statement that only reads."""
         return self._attempt(lambda c: c.execute(sql, params).fetchall(), True)
 
     def read(self, do: Callable[[Connection], T]) -> T:
-        """The value of `do`, which only reads, each statement by itself."""
+        """Return the value of `do`, which only reads; each of its statements is a transaction of its own."""
         return self._attempt(do, True)
 
     def _transact(self, do: Callable[[Connection], T], wake: Collection[str], again: bool, locked: bool = True) -> T:
@@ -167,12 +167,12 @@ class Session:
     def _begin(self, c: Connection) -> None:
         c.began_ms = self.store_ms()
         c.execute(_BEGIN)
-        if self.pooled:  # only for this transaction: another client may get the connection next
+        if self.pooled:  # for this transaction only, as another client may get the connection next
             c.execute(self._settings("true"))
 
     def _commit(self, c: Connection, wake: Collection[str]) -> None:
-        """Send the commit, and after it the notifications as a transaction that does not wait for the disk.
-        Notifications lock the whole database, so a slow flush would delay every commit."""
+        """Send the commit, and after it the notifications, as a transaction that does not wait for the disk: since
+        notifications lock the whole database, a slow flush would delay every commit."""
         self._failpoint("commit")
         c.committing = True
         c.commit_sent = c.execute("commit")
@@ -183,14 +183,14 @@ class Session:
             )
 
     def _tell_of(self, c: Connection, wake: Collection[str]) -> None:
-        """Notify this process's floors of the commit."""
+        """Report the commit and its past due times to the floors of this process."""
         for queue in named(wake):
             self.on_late(queue, [(c.began_ms - SLACK_MS, self.store_ms()), *spots_of(wake, queue)])
 
     @contextlib.contextmanager
     def _committed(self, c: Connection) -> Iterator[None]:
-        """Ignore an error of the notification after the commit: the commit must be neither undone nor repeated, and
-        waiters check periodically."""
+        """Ignore an error of the notification after a commit: that commit must be neither undone nor repeated, and
+        waiters check for work periodically."""
         try:
             yield
         except psycopg.Error as error:
@@ -200,7 +200,7 @@ class Session:
                 self._silent = True
                 _log.warning("%s: idle workers cannot be told of work: %s", self.where, " ".join(str(error).split()))
 
-    # -- trying again
+    # -- repetition
 
     def _attempt(self, do: Callable[[Connection], T], again: bool, locked: bool = True) -> T:
         start_s = time.monotonic()
@@ -243,7 +243,7 @@ class Session:
         self._pool.lose(c)
 
     def _stop(self, c: Connection, error: BaseException) -> None:
-        """Cancel a statement on the server after a timeout; the request may be lost."""
+        """Cancel the statement that the server still executes after a timeout; the cancel request may be lost."""
         if isinstance(error, TooSlow) and not c.closed:
             with contextlib.suppress(psycopg.Error):
                 c.cancel_safe(timeout=CANCEL_S)
@@ -260,7 +260,7 @@ class Session:
     # -- connecting
 
     def open(self) -> PostgresServer:
-        """The server, reached at least once. Raises ConfigError if it rejects the settings of the URL."""
+        """The facts about the server, once it is reached. Raises ConfigError if it rejects the URL's settings."""
         if self._first is None:
             with self._opening:
                 if self._first is None:
@@ -279,7 +279,7 @@ class Session:
         return c
 
     def connect(self, deadline_s: float, conninfo: str = "") -> Connection:
-        """Open a connection for the caller, to this server or another. Raises psycopg's errors."""
+        """Open a connection outside the pool, to this server or that of `conninfo`. Raises psycopg's errors."""
         return self._reach(deadline_s, conninfo or self.url.conninfo)[0]
 
     def _reach(self, deadline_s: float, conninfo: str) -> tuple[Connection, PostgresServer]:
@@ -293,7 +293,7 @@ class Session:
             raise
 
     def _defaults(self, conninfo: str, left_s: float) -> dict[str, Any]:
-        """Connection options that limit the effects of a dead network, unless the URL sets them."""
+        """Options for a connection, unless the URL sets them, that limit how long a dead network can block it."""
         said = psycopg.conninfo.conninfo_to_dict(conninfo)
         defaults: dict[str, Any] = {
             "connect_timeout": max(2, int(min(left_s, self.url.timeout_s / 2))),
@@ -308,7 +308,7 @@ class Session:
 
     def _set_up(self, c: Connection) -> PostgresServer:
         """Read the facts about the server, and set up the session, except through a pooler, which shares sessions. A
-        pooler gives its clients other keys than the backend's, which reveals it."""
+        pooler gives its clients other process ids than the server's, by which it is noticed."""
         sent_s = time.monotonic()
         row = c.execute(
             "select pg_backend_pid() <> %(key)s, floor(extract(epoch from clock_timestamp()) * 1000)::bigint, "
@@ -326,8 +326,8 @@ class Session:
         return server
 
     def _settings(self, local: str) -> str:
-        """The session settings. They end the transaction of a suspended process, and make commits wait for the disk
-        unless the URL says otherwise."""
+        """Return SQL that sets the session's settings. They end the transaction of a suspended process, and make
+        commits wait for the disk unless the URL says otherwise."""
         wait_ms = int(self.url.timeout_s * 1000)
         idle_ms = min(wait_ms, int(IDLE_MAX_S * 1000))
         commit = "current_setting('synchronous_commit')"
@@ -342,7 +342,7 @@ class Session:
         return "select " + " || ".join(f"set_config('{name}', {value}, {local})" for name, value in settings.items())
 
     def identity(self) -> tuple[str, str]:
-        """The identity of the server's data and the database: the same for all writers, by whatever address."""
+        """The identity of the server's data, and the database: the same for all writers, by any address."""
         if self._identity is None:
             rows = self.look("select system_identifier::text, current_database()::text from pg_control_system()")
             self._identity = (rows[0][0], rows[0][1])
@@ -354,7 +354,7 @@ class Session:
     # -- the clock
 
     def now_ms(self) -> int:
-        """The server's clock in ms, estimated. Contacts the server only before the first call."""
+        """Return the server's estimated time in ms. Contacts the server only before the first estimate."""
         now = self._clock.now_ms()
         if now is None:
             self.open()
@@ -366,11 +366,11 @@ class Session:
         self._pool.close()
 
 
-_UNKNOWN = re.compile(r'query parameter: "([A-Za-z_][A-Za-z0-9_]*)"')  # other messages of libpq may quote a password
+_UNKNOWN = re.compile(r'query parameter: "([A-Za-z_][A-Za-z0-9_]*)"')  # libpq's other messages may quote a password
 
 
 def _admit(url: PostgresUrl) -> None:
-    """Raises ConfigError for a URL that libpq cannot parse, without libpq's message, which may quote the password."""
+    """Raise ConfigError for a URL that libpq cannot parse, without libpq's message, which may quote the password."""
     for conninfo in {url.conninfo, url.listen} - {"", "off"}:
         try:
             psycopg.conninfo.conninfo_to_dict(conninfo)

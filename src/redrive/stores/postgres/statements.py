@@ -1,4 +1,4 @@
-"""The statements of statements.sql for one schema, with the fragments that they name in braces."""
+"""The statements of statements.sql for one schema, with fragments put in for the names in braces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .schema import statements
 
 
 class Numbered:
-    """A fragment with numbered parameters: `fragment[5]` is its text with $5 as the first parameter."""
+    """A fragment of SQL with numbered parameters: `fragment[5]` is its text with $5 as the first parameter."""
 
     def __init__(self, spell: Callable[[int], str]) -> None:
         self._spell = spell
@@ -29,21 +29,21 @@ FRAGMENTS = {
     "before": BEFORE,
     "beyond": BEYOND,
     "free": "(lane <> 'leased' or due_ms <= $7::bigint)",
-    # Assignments of a claim. A message whose lease ran out counts a crash, not an attempt.
+    # Assignments of a claim. For a message whose lease ran out, a claim counts a crash, not an attempt.
     "lease": f"""due_ms = {NOW[5]} + $3::bigint, worker = $4::text, fence = fence + 1, lane = 'leased',
   attempt = case when lane = 'leased' then attempt else attempt + 1 end,
   crashes = case when lane = 'leased' then coalesce(crashes, 0) + 1 else crashes end,
   crashes_alone = case when lane = 'leased' and suspect = 2 then coalesce(crashes_alone, 0) + 1 else crashes_alone end,
   suspect = case when lane = 'leased' then 1 else suspect end""",
 }
-# Fragments for statements that read all messages of each priority.
+# Fragments for statements that read the whole due index, for each priority.
 WHOLE = {
     "parts": Numbered(lambda n: "(values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority)"),
     "due": f"due_ms <= {NOW[5]}",
     "coming": "due_ms is not null",
     "woken": Numbered(lambda n: ""),
 }
-# Fragments for statements that read only parts of the due index, and scheduled messages from a given one on.
+# Fragments for statements that read only parts of the due index, and messages waiting to join from a due time on.
 _FROM_LOW = "(due_ms, lane, seq) >= (p.low_ms, p.low_lane, p.low_seq)"
 ABOVE = {
     "parts": Numbered(
@@ -59,7 +59,7 @@ ABOVE = {
 
 
 def prepared(schema: str) -> dict[str, str]:
-    """All statements by name."""
+    """Return all statements by name, with the fragments and the schema put in."""
     claimed = CLAIMED.format(s=schema)
     return {
         name: f"-- name: {name}\n" + sql.format(s=schema, claimed=claimed, **FRAGMENTS, **reading)
@@ -75,7 +75,7 @@ Cursor = psycopg.RawCursor[tuple[Any, ...]]
 
 
 class Statements:
-    """Runs the statements of statements.sql by name. Their `now` is null: the server's clock, unless tests set one."""
+    """Runs the statements of statements.sql by name. `now` is None for the server's clock, unless a test sets one."""
 
     def __init__(
         self, sql: dict[str, str], now_ms: Callable[[], int], clock_ms: Callable[[], int] | None = None

@@ -1,7 +1,7 @@
 """The store on PostgreSQL: any number of processes on any number of machines.
 
-Statements are in statements.sql; writes.py and groups.py combine them into commits. An exchange is one transaction,
-sent in one round trip.
+Statements are in statements.sql; writes.py and groups.py combine them into commits. An exchange is one transaction in
+one round trip.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         def work(c: AnyConnection, pipeline: psycopg.Pipeline) -> list[PutResult]:
             nonlocal tries
             tries += 1
-            if tries > 1 and changes.was_put(self._st, c, drafts, given):  # the put was committed, and its reply lost
+            if tries > 1 and changes.was_put(self._st, c, drafts, given):  # the put is done, but its reply was lost
                 held = changes.holders(self._st, c, drafts, given, self._st.now(), take=False)
                 return changes.puts_of(self._st, drafts, given, held)
             return self._write(c, drafts, given, swaps)
@@ -76,9 +76,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
                 validation.admit(s.follow_ups, self.traits)
         done = self._exchanges.run(settlements, asks, swaps)
         if self._st.now_ms() - self._swept_ms >= SWEEP_EVERY_MS:
-            with contextlib.suppress(
-                StoreError
-            ):  # only this exchange's claims need it now; the next exchange repeats it
+            with contextlib.suppress(StoreError):  # the claims must be returned; the next exchange sweeps
                 self._sweep()
         return done
 
@@ -136,7 +134,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         self._listener.nudge()
 
     def _sweep(self) -> None:
-        """Remove expired rows, a thousand at a time."""
+        """Remove expired rows, at most a thousand of each kind, and continue admissions after changes of settings."""
         now = self.now_ms()
         self._swept_ms = now
 
@@ -150,7 +148,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         for (queue,) in self._look("queues_admitting"):
             more = self._admit_step(queue) or more
         if more:
-            self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
+            self._swept_ms = now - SWEEP_EVERY_MS  # more is left, so the next exchange continues
 
 
 _HOLD = {None: LeaseStatus.LOST, False: LeaseStatus.HELD, True: LeaseStatus.CANCEL}

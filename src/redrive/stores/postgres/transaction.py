@@ -1,4 +1,4 @@
-"""Write in the caller's own transaction: find the psycopg connection of the given object, and check its database."""
+"""Write in the caller's own transaction: find the psycopg connection of the object given, and check its database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HERE = (
 
 
 def connection_of(tx: Any) -> psycopg.Connection[Any]:
-    """The psycopg connection behind a connection or session of psycopg, SQLAlchemy or Django. Raises Unsupported."""
+    """Return the psycopg connection behind `tx`, of psycopg, SQLAlchemy or Django. Raises Unsupported for others."""
     connection = tx
     if is_of(tx, "sqlalchemy"):
         connection = driver_connection(tx)
@@ -52,10 +52,10 @@ def _driver(tx: Any, connection: Any) -> str:
 
 @contextlib.contextmanager
 def within(c: psycopg.Connection[Any], link: Session) -> Iterator[psycopg.Connection[Any]]:
-    """The connection in its transaction, for redrive's statements: all of them apply, or none if the block raises.
+    """Yield the connection for redrive's statements in its transaction: all of them apply, or none if the block raises.
 
     Begins the transaction if none is open. Raises Unsupported if the connection is to another database than `link`,
-    EnqueueError if it is in autocommit, failed or read-only, and the errors of errors.py for the server's.
+    EnqueueError if it is in autocommit, failed or read-only, and the errors of errors.py for errors of the server.
     """
     _writable(c)
     try:
@@ -76,8 +76,8 @@ def within(c: psycopg.Connection[Any], link: Session) -> Iterator[psycopg.Connec
 
 
 def tell(c: psycopg.Connection[Any], link: Session, st: Statements, drafts: Sequence[Draft]) -> None:
-    """Notify waiters once the caller commits, including this process's, which does not see that commit. It may come
-    long after its transaction began, when the messages are due, so the notification contains that time."""
+    """Notify waiters when the caller commits; those of this process too, as it does not see that commit. The commit may
+    be long after the transaction began, from when the messages are due, so the notification has the due times."""
     for queue in named(draft.queue for draft in drafts):
         mine = [draft for draft in drafts if not queue or draft.queue == queue]
         later = clustered([wait_ms(draft) for draft in mine if draft.due_ms is None], SPOTS_MAX)
@@ -104,7 +104,7 @@ def _writable(c: psycopg.Connection[Any]) -> None:
 def _same_database(c: psycopg.Connection[Any], link: Session) -> None:
     (here,) = _do(c, _HERE, f"{link.schema}.message")
     if here[:2] != link.identity() or not here[2]:
-        link.forget_identity()  # after a failover the server may be another
+        link.forget_identity()  # after a failover the session's server may be another
     if here[:2] != link.identity() or not here[2]:
         raise Unsupported(
             f"tx= is a connection to another server or database ({c.info.dbname!r} on {c.info.host}:{c.info.port}), "
@@ -115,7 +115,7 @@ def _same_database(c: psycopg.Connection[Any], link: Session) -> None:
 
 
 def _do(c: psycopg.Connection[Any], sql: str, *args: Any) -> psycopg.RawCursor[tuple[Any, ...]]:
-    """Execute with redrive's own cursor: the caller's may have another row factory."""
+    """Execute a statement with a plain cursor, as the caller's cursors may have another row factory."""
     cursor = psycopg.RawCursor(c, row_factory=tuple_row)
     cursor.execute(sql.encode(), args or None)
     return cursor

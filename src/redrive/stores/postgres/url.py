@@ -1,4 +1,4 @@
-"""Parse a `postgresql://` URL: redrive's options, and the rest for libpq."""
+"""Parse a `postgresql://` URL: redrive's options, and all other parameters for libpq."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...errors import ConfigError
 from ...urls import UrlParts, shown, split
 
 OPTIONS = ("schema", "timeout", "pool", "synchronous_commit", "prepare", "listen", "migrate", "fsync")
-_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")  # the server's limit is 63 bytes; the rest is for derived names
+_SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,50}")  # the server allows 63 bytes; the rest is for derived names
 _CHOICES = {
     "synchronous_commit": ("on", "off", "local", "remote_write", "remote_apply"),
     "prepare": ("auto", "on", "off"),
@@ -23,26 +23,26 @@ POOL_MAX = 100
 
 
 class PostgresUrl(Struct, frozen=True, kw_only=True):
-    """The address of a store and its options. `conninfo` is passed to libpq unchanged."""
+    """The address of a store on PostgreSQL, and its options. `conninfo` is passed to libpq unchanged."""
 
     conninfo: str
-    shown: str  # for display: without the password
-    place: str  # hosts and database, which name the directory of its workers
+    shown: str  # the URL for display, without the password
+    place: str  # hosts and database, after which the directory of worker identities is named
     schema: str = "redrive"
-    timeout_s: float = 10.0  # limit of one call before the server counts as unreachable
-    pool: int = 8  # connections per process, besides the one that listens
+    timeout_s: float = 10.0  # time limit of one call, after which the server counts as unreachable
+    pool: int = 8  # most connections of one process, besides the one that listens
     synchronous_commit: str = ""  # empty: the server's setting, but never off
-    prepare: str = "auto"  # if statements are prepared on the server; auto: unless through a pooler
-    listen: str = ""  # another URL to listen on, "off", or empty: the same server
-    fsync: bool = True  # False: a server without fsync is accepted
-    migrate: bool = True  # True: opening the store migrates the schema
+    prepare: str = "auto"  # on: prepare statements on the server; auto: unless through a pooler
+    listen: str = ""  # URL of the server to listen on, or "off"; empty: the same server
+    fsync: bool = True  # False: accept a server without fsync
+    migrate: bool = True  # True: migrate the schema when the store opens
 
     def __repr__(self) -> str:
         return f"PostgresUrl({self.shown!r}, schema={self.schema!r})"
 
 
 def parse(url: str) -> PostgresUrl:
-    """Parse the URL. Raises ConfigError for one that is not of PostgreSQL, an unknown option or an invalid value."""
+    """Parse the URL. Raises ConfigError for a URL of another scheme, an unknown option or an invalid value."""
     scheme = url.partition("://")[0]
     if scheme not in ("postgresql", "postgres"):
         near = "; write postgresql:// (redrive chooses the driver)" if scheme.startswith("postgres") else ""
@@ -68,7 +68,7 @@ def parse(url: str) -> PostgresUrl:
 
 
 def _conninfo(parts: UrlParts) -> str:
-    """The URL for libpq. User and password are encoded again, as libpq ends them at the first '@', not the last."""
+    """Return the URL for libpq. Encodes user and password again, as libpq ends them at the first '@', not the last."""
     theirs = "&".join(f"{name}={value}" for name, value in parts.options() if name not in OPTIONS)
     return f"{parts.scheme}://{parts.userinfo}{parts.hosts}{parts.path}" + (f"?{theirs}" if theirs else "")
 

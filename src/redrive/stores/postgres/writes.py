@@ -48,7 +48,7 @@ from .statements import AnyConnection, Cursor, Statements
 def insert_all(
     st: Statements, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str], now: int | None
 ) -> list[PutResult]:
-    """Write these drafts, except those whose key is held. Locks their groups, and admits to them afterwards."""
+    """Write these drafts, except those whose key is held. The caller locks their groups, and admits to them after."""
     if len(set(given)) < len(given):
         raise EnqueueError("two of these messages have the same id; nothing was written")
     held: dict[int, PutResult] = {}
@@ -73,9 +73,9 @@ def puts_of(
 
 
 def was_put(st: Statements, c: AnyConnection, drafts: Sequence[Draft], given: Sequence[str]) -> bool:
-    """True if this put was committed before: one of the ids made for it exists; or, if the caller gave all ids, every
-    message exists that no other holder of its key prevented. For messages removed since, only their keys may show
-    it."""
+    """True if this put was committed before: a message exists under an id that was made for it; or, if the caller gave
+    all ids, every message exists, except those whose key another message holds. Messages that were removed since may be
+    known only by their keys."""
     made = [id for id, draft in zip(given, drafts, strict=True) if draft.id is None]
     stored = {row[0] for row in st.rows(c, "stored", ids(made or given))}
     keyed = [draft for draft in drafts if draft.key is not None]
@@ -95,7 +95,7 @@ def holders(
     *,
     take: bool = True,
 ) -> dict[int, PutResult]:
-    """Take the keys of these drafts; returns the results, by index, of those whose key another message holds.
+    """Take the keys of these drafts; returns the results, by index, of the drafts whose key another message holds.
 
     Among drafts of one key the first takes it. The rows of keys stay locked up to the commit: of concurrent puts with
     one key, the second sees the result of the first. `take=False` only reads.
@@ -133,7 +133,7 @@ def _second(
     held: dict[int, PutResult],
     server_ms: int,
 ) -> dict[int, PutResult]:
-    """The results of drafts whose key an earlier one of the same batch took."""
+    """Return the results, by index, of drafts whose key an earlier draft of the same batch takes."""
     results = {}
     for n, draft in enumerate(drafts):
         earlier = n if draft.key is None else first[draft.task, draft.key]
@@ -150,7 +150,7 @@ def _state(lane: str | None, due_ms: int | None, reason: str | None, now_ms: int
 
 
 def wakes_of(drafts: Iterable[Draft], now_ms: int) -> Wakes:
-    """The queues that these drafts join, with the due times of overdue ones."""
+    """Return the queues of these drafts for waking waiters, with the due times of the drafts that are overdue."""
     wakes = Wakes()
     for draft in drafts:
         wakes.due(draft.queue, draft.due_ms, now_ms)
@@ -158,7 +158,7 @@ def wakes_of(drafts: Iterable[Draft], now_ms: int) -> Wakes:
 
 
 def is_later(draft: Draft, now_ms: int) -> bool:
-    """True if the message is delayed."""
+    """True if the draft is due later than `now_ms`."""
     return draft.delay_ms > 0 if draft.due_ms is None else draft.due_ms > now_ms
 
 
@@ -166,7 +166,7 @@ def is_later(draft: Draft, now_ms: int) -> bool:
 
 
 def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
-    """The receipts, if all settlements are acks that delete messages without key and group, as most batches are."""
+    """Return the receipts if all settlements are acks that delete messages without key and group, else None."""
     receipts, given = [], set[str]()
     for s in settlements:
         decision, receipt = s.decision, s.receipt
@@ -181,16 +181,16 @@ def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
 
 
 class SettlementBatch:
-    """Settlements sorted by the statements that write them."""
+    """The settlements of one exchange, sorted by the statements that write them."""
 
     def __init__(self, acks: list[Receipt] | None = None) -> None:
         self.acks: list[Receipt] = acks or []
-        self.swapping: list[Settlement] = []  # acks that each swap one cell
-        self.keyed: list[Receipt] = []  # acks of messages that may hold a key
+        self.swapping: list[Settlement] = []  # acks with one swap and nothing else
+        self.keyed: list[Receipt] = []  # acks of messages that may hold a unique key
         self.kept: list[tuple[Receipt, Ack, bytes | None]] = []
         self.retries: list[tuple[Receipt, RetryAt, Fault]] = []
         self.moves: list[Settlement] = []
-        self.grouped: list[str] = []  # ids of grouped messages that are not deleted
+        self.grouped: list[str] = []  # ids of grouped messages that stay stored
 
     def add(self, s: Settlement) -> None:
         receipt, decision = s.receipt, s.decision
@@ -208,7 +208,7 @@ class SettlementBatch:
             self.grouped.append(str(receipt.handle)[:ID])
 
     def write(self, st: Statements, c: AnyConnection, now: int | None) -> list[tuple[list[Receipt], Cursor]]:
-        """Send the statements; returns the receipts of each with its cursor. Each statement processes its messages in
+        """Send the statements; returns, for each statement, its receipts and its cursor. Each processes its messages in
         the order of ids, as `extend` does, to avoid deadlocks."""
         self.swapping.sort(key=lambda s: s.swaps[0].key)
         self.acks.sort(key=_named)
@@ -252,7 +252,7 @@ class SettlementBatch:
 
 
 def _named(receipt: Receipt) -> str:
-    return str(receipt[0])  # a handle begins with the message id
+    return str(receipt[0])  # the handle, which begins with the message's id
 
 
 def named(receipts: Sequence[Receipt]) -> tuple[bytes, bytes, bytes]:
@@ -271,7 +271,7 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
     faults = [s.fault for s in moves]
     retries = [s.decision if isinstance(s.decision, RetryAt) else None for s in moves]
     crashes = [_crash(s) for s in moves]
-    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # fault of the last failure
+    last = [s.fault if due is None else None for s, due in zip(moves, dues, strict=True)]  # stored as cause of death
     return (
         texts(lanes),
         numbers(dues),
@@ -289,7 +289,7 @@ def _moved(moves: Sequence[Settlement], now: int | None) -> tuple[Any, ...]:
 
 
 def _crash(s: Settlement) -> RetryAt | Quarantine | None:
-    """The decision of the settlement if the worker's process died."""
+    """Return the settlement's decision if it says that the process of the run died, else None."""
     return s.decision if isinstance(s.decision, RetryAt | Quarantine) and s.decision.crashed else None
 
 
@@ -306,7 +306,7 @@ def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:
 
 
 def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receipt], Cursor]]) -> list[Settled]:
-    """The result of each settlement, from the replies of `SettlementBatch.write`."""
+    """Return the result of each settlement, from the cursors that `SettlementBatch.write` returned."""
     other: dict[Receipt, Settled] = {}
     for receipts, made in sent:
         row = made.fetchone()
@@ -324,8 +324,8 @@ def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receip
 
 
 def apart(settlements: Sequence[Settlement]) -> tuple[list[Settlement], list[Settlement]]:
-    """Separate the acks with exactly one swap and nothing else from the others. There are none if a message or cell
-    occurs twice, since then the order matters."""
+    """Separate the acks with exactly one swap and nothing else from the other settlements. The first list is empty if a
+    message or a cell occurs twice, since then the order matters."""
     keys = [swap.key for s in settlements for swap in s.swaps]
     if not keys or len(set(keys)) < len(keys):
         return [], list(settlements)
@@ -344,7 +344,7 @@ def _only_swaps(s: Settlement) -> bool:
 
 
 def is_simple(settlements: Sequence[Settlement]) -> bool:
-    """True if set-based statements can settle this batch: each message occurs once, without swaps and follow-ups."""
+    """True if statements for many messages can settle these: each message occurs once, without swaps and follow-ups."""
     return len({str(s.receipt.handle)[:ID] for s in settlements}) == len(settlements) and not any(
         s.follow_ups or s.swaps for s in settlements
     )
@@ -353,19 +353,19 @@ def is_simple(settlements: Sequence[Settlement]) -> bool:
 def settle_each(
     st: Statements, c: AnyConnection, settlements: Sequence[Settlement], now: int | None
 ) -> tuple[list[Settled], SettlementBatch, list[Draft]]:
-    """Settle one by one; returns the results, the statements left to write, and the follow-ups to put."""
+    """Decide settlements one by one; returns the results, the batch to write for them, and the follow-ups to put."""
     current = st.do(c, "held_now", *named([s.receipt for s in settlements]))
     cells = SettlementCells(st, c, [swap.key for s in settlements for swap in s.swaps], now)
     held = {(hex_of(seq), fence): cancel for seq, fence, cancel in current.fetchall()}
     words, batch, drafts = list[Settled](), SettlementBatch(), list[Draft]()
     for s in settlements:
-        cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)  # popped: a receipt's second use is stale
+        cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)  # removed: its second use is stale
         if cancel is None or not cells.swap(s.swaps):
             words.append(Settled.STALE)
             continue
         batch.add(s)
         if cancel and type(s.decision) is not Ack:
-            words.append(Settled.CANCELLED)  # the message ended otherwise than decided: no follow-ups
+            words.append(Settled.CANCELLED)  # the message ended as cancelled, not as decided, so without follow-ups
             continue
         words.append(Settled.OK)
         drafts.extend(s.follow_ups)

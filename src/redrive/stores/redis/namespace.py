@@ -34,9 +34,7 @@ class RedisNamespace(Store):
     traits = Traits(name="redis", groups_by=REDIS_GROUPS_BY)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
-        self.failpoint: Callable[[str], None] = (
-            no_failpoint  # tests set a function that kills the process or raises at a named point
-        )
+        self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises
         self._clock_ms = clock_ms
         at = RedisUrl.parse(url)
         self._link = Session(at, failpoint=lambda point: self.failpoint(point))

@@ -196,9 +196,7 @@ class SqliteFile(Store):
         self._damages = Damages(self._sql, self._groups)
         self._set_aside: list[Message] = []  # quarantined by other calls; reported by the next exchange
         self._by_lane = ""  # empty, or the suffix of statements that skip lanes of newer versions
-        self.failpoint: Callable[[str], None] = (
-            no_failpoint  # tests set a function that kills the process or raises at a named point
-        )
+        self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises
         self._read_lock, self._beside = threading.RLock(), FileReaders(self._connect_reader)
         self._open()
         self.cells: Cells = SqliteCells(

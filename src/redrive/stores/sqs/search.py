@@ -100,9 +100,8 @@ class InFlightLimit:
 
     def __init__(self, queues: QueueDirectory, receivers: Receivers, *, tell: Callable[[str, str], None]) -> None:
         self._queues, self._receivers, self._tell = queues, receivers, tell
-        self._looks: dict[
-            str, tuple[float, int, bool]
-        ] = {}  # by URL: time of the count, messages received by then, the result
+        # By URL: when the queue was last counted, messages received by then, and the result.
+        self._looks: dict[str, tuple[float, int, bool]] = {}
 
     def is_near(self, queue: SqsQueue) -> bool:
         """True if the queue is near SQS's limit of messages in flight. A count is used for ten seconds at least."""

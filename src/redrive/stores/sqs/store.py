@@ -90,9 +90,7 @@ class SqsStore(SqsEngine):
         open_store: Callable[[str], Store] | None = None,
         open_cells: Callable[[str], OpenCells] | None = None,
     ) -> None:
-        self.failpoint: Callable[[str], None] = (
-            no_failpoint  # in tests, a function that kills the process or raises at a named point
-        )
+        self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises
         self.at = at = SqsUrl.parse(url)
         self.url, self.prefix, self.region = url, at.prefix, at.region
         self._clock_ms = clock_ms or wall_ms
