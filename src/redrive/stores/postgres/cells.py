@@ -17,7 +17,7 @@ def swap_all(st: Statements, c: AnyConnection, swaps: Sequence[Swap], now: int |
 
 
 class SentSwaps:
-    """Swaps that were sent to the server, each of which applies or not by itself."""
+    """Swaps that were sent to the server, each to apply or not by itself."""
 
     def __init__(self, count: int, sent: Sequence[tuple[dict[str, int], Cursor]]) -> None:
         self._count, self._sent = count, sent
