@@ -37,14 +37,14 @@ LEFT_OUT = (
     "testing",
     "top",
     "web",
-)  # parts of redrive that no function calls
+)  # parts of redrive that no Lambda function uses
 _NO_CODE = {"__pycache__", ".git", ".venv", "node_modules"}
-_WHEN = (2020, 1, 1, 0, 0, 0)  # a fixed time, so that the same input makes the same zip
+_WHEN = (2020, 1, 1, 0, 0, 0)  # a fixed modification time, so that the same input makes the same zip
 _PIP_S = 300
 
 
 class Packaged(Struct, frozen=True):
-    """The result: the size of the zip in bytes, the size of its files in bytes, and their number."""
+    """A written zip: its size in bytes, the total size of its files in bytes, and the number of its files."""
 
     zip_bytes: int
     bytes: int
@@ -52,7 +52,7 @@ class Packaged(Struct, frozen=True):
 
 
 def package(out: Path, *, python: str, architecture: str, add: Sequence[Path] = ()) -> Packaged:
-    """Write the zip of a function. `add`: modules and packages of yours, each to the top of the zip.
+    """Write the zip of a Lambda function to `out`. `add`: modules and packages of yours, put at the top of the zip.
 
     Raises ConfigError if a wheel is unavailable or a path cannot be added; OSError.
     """
@@ -94,7 +94,7 @@ def _under(root: Path, name: str) -> Iterator[tuple[str, Path]]:
 
 
 def _installed(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
-    """The files of these packages as installed here."""
+    """Yield the path in the zip and the location on disk of each file of these packages, as installed here."""
     for name in names:
         try:
             paths = files(name) or ()
@@ -107,7 +107,7 @@ def _installed(names: Sequence[str]) -> Iterator[tuple[str, Path]]:
 
 
 def _fetched(folder: Path, python: str, architecture: str) -> Iterator[tuple[str, Path]]:
-    """The files of the compiled packages, in the installed versions, for another Python or processor."""
+    """Let pip fetch the compiled packages, in the installed versions, for the Python and processor."""
     target = folder / "wheels"
     platforms = [f"manylinux{kind}_{MACHINES[architecture]}" for kind in ("2014", "_2_17", "_2_28", "_2_34")]
     asked = [f"{name}=={version(name)}" for name in COMPILED]
@@ -128,7 +128,7 @@ def _fetched(folder: Path, python: str, architecture: str) -> Iterator[tuple[str
 
 
 def _bytecode(content: dict[str, Path], folder: Path) -> Iterator[tuple[str, Path]]:
-    """Bytecode that is never checked against the source, so a function imports in half the time."""
+    """Compile the modules to bytecode that is never checked against the source: imports take half the time."""
     tag = sysconfig.get_config_var("SOABI") and sys.implementation.cache_tag
     for name, path in content.items():
         inner = PurePosixPath(name)

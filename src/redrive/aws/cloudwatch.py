@@ -60,10 +60,10 @@ UNITS = {
 }
 KINDS = tuple(kind.value for kind in Kind)
 REDRIVER = ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")
-VALUES_MAX = 100  # values of a metric in one line
+VALUES_MAX = 100  # most values of one metric in one line
 EVERY_S = 10.0
 OTHER = "(other)"
-_NAME_MAX = 250  # characters of a dimension's value
+_NAME_MAX = 250  # most characters of a dimension's value
 _OF_OUTCOME = {
     "done": "Done",
     "retry": "Retries",
@@ -87,8 +87,8 @@ def line(
     at_ms: int | None = None,
     **properties: object,
 ) -> bytes:
-    """One line of EMF. `values`: a number, or up to 100 of them, by metric name. `sets`: the combinations of dimensions
-    to make metrics of (default: all together). `properties` are in the log only. Ends with a line break."""
+    """Return one line of EMF, with a line break. `values`: a number, or up to 100 of them, by metric name. `sets`: the
+    combinations of dimensions to make metrics of (default: all together). `properties` are in the log only."""
     metadata = {
         "Namespace": namespace,
         "Dimensions": [list(dimensions)] if sets is None else sets,
@@ -101,13 +101,13 @@ def line(
 
 
 def redriver_line(queue: str, moved: int, isolated: int, failed: int, **properties: object) -> bytes:
-    """The EMF line of a re-driver's run. `queue`: name or URL of the SQS queue to which it moves messages back."""
+    """Return the EMF line of a re-driver's run. `queue`: name or URL of the SQS queue that it moves messages to."""
     values = dict(zip(REDRIVER, (moved, isolated, failed), strict=True))
     return line(values, {"Queue": dimension(queue)}, **properties)  # type: ignore[arg-type]  # properties only
 
 
 def dimension(queue: str) -> str:
-    """The value of dimension `Queue`, from the name or URL of an SQS queue.
+    """Return the value of the dimension `Queue` for the name or URL of an SQS queue.
 
     >>> dimension("https://sqs.eu-central-1.amazonaws.com/123456789012/shop-orders.fifo")
     'shop-orders'
@@ -157,7 +157,7 @@ class Emf:
         if not self._some.is_set():
             self._some.set()
         if any(isinstance(event, Notice) and event.name == "stopped" for event in events):
-            self.flush()  # the process may end before the thread's next turn
+            self.flush()  # the process may end before the thread writes again
 
     def flush(self) -> None:
         """Write the counts since the last flush. If the stream is broken, they are lost; no exception is raised."""
@@ -173,7 +173,7 @@ class Emf:
         try:
             self._stream.write(lines.decode())
             self._stream.flush()
-        except (OSError, ValueError):  # the stream's reader has gone
+        except (OSError, ValueError):  # the reader of the stream has gone
             return
 
     def close(self) -> None:
@@ -221,7 +221,7 @@ class Emf:
 
 
 class _Sums:
-    """Sums over the delivery events of a queue or task between two lines."""
+    """Sums over the delivery events of one queue, or of one task in it, since the last line."""
 
     def __init__(self) -> None:
         self.counts = {"Runs": 0, "Failures": 0}  # written even if 0, so that their ratio exists
@@ -253,7 +253,7 @@ class _Sums:
 
 
 class _EmfSample:
-    """A sample of at most VALUES_MAX values: all of them, or every second, fourth, eighth, …"""
+    """A sample of the added values, at most VALUES_MAX: all of them, or every second, fourth, eighth, …"""
 
     def __init__(self) -> None:
         self.kept: list[float] = []
@@ -271,7 +271,7 @@ class _EmfSample:
 
 
 def prefix_of(url: str | None) -> str:
-    """The PREFIX of `sqs://REGION/PREFIX?…`; empty for other stores.
+    """Return the PREFIX of `sqs://REGION/PREFIX?…`; an empty text for other stores.
 
     >>> prefix_of("sqs://eu-central-1/shop?mode=requeue")
     'shop'
@@ -281,6 +281,6 @@ def prefix_of(url: str | None) -> str:
 
 
 def _value(text: str) -> str:
-    """A valid value of a dimension: printable ASCII, not blank, no leading colon, not too long."""
+    """Return the text as a valid dimension value: redacted, printable ASCII, not blank, without leading colons."""
     name = "".join(c if " " <= c <= "~" else "?" for c in redact(text)).lstrip(":")[:_NAME_MAX]
     return name if name.strip() else OTHER

@@ -17,7 +17,7 @@ BATCH_MAX = 10
 BATCH_BYTES_MAX = 1024 * 1024
 CHUNK_BYTES = 64 * 1024  # payload covered by one billed request
 MONTH_S = 30 * 86_400
-FREE = MILLION  # free requests of an account per month
+FREE = MILLION  # requests per month that are free for an account
 STANDARD, FIFO, FAIR = 0.40, 0.50, 0.10  # dollars per million; FAIR is added to STANDARD for messages with a group
 
 
@@ -47,7 +47,7 @@ def bill(
     price: float | None = None,
     free: bool = False,
 ) -> Bill:
-    """The cost of `messages` a month.
+    """Return the cost of `messages` a month.
 
     `fill`: messages in a batch, 1 to 10, of sends, receives and deletes alike. `retries`: retries per message, 0.2 if a
     fifth fails once; each takes a receive and a change of visibility, or with `requeue` a send, a receive and a delete.
@@ -70,7 +70,7 @@ def bill(
     if not 0 < body_bytes <= BATCH_BYTES_MAX:
         raise ConfigError(f"{body_bytes=}: expected 1 to {BATCH_BYTES_MAX}; larger bodies lie in S3 (App(blobs=…))")
     fill = max(1.0, min(fill, BATCH_BYTES_MAX // body_bytes))
-    chunks = ceil(fill * body_bytes / CHUNK_BYTES)  # chunks of a batch with bodies
+    chunks = ceil(fill * body_bytes / CHUNK_BYTES)  # billed requests of a batch with bodies
     batches, again = messages / fill, messages * retries / fill
     made = {
         "SendMessage": (batches + (again if requeue else 0), chunks),

@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from ..store import Cells
     from .lambda_ import Batches
 
-MARGIN_S = 10.0  # seconds before the end of a Lambda's time in which nothing new is started
-ALONE_S = 60.0  # assumed time of a call without a Lambda context
+MARGIN_S = 10.0  # seconds before the end of an invocation in which no new work is started
+ALONE_S = 60.0  # seconds allowed for a call without a Lambda context
 
 
 class LambdaHandler:
-    """A Lambda handler, as `app.lambda_handler()` returns it: a function of (event, context). Creates its parts at the
-    first event and keeps them; `close` ends its threads, which Lambda never does."""
+    """A Lambda handler, as `app.lambda_handler()` returns it: a function of (event, context). It creates its event loop
+    and threads at the first event and keeps them until `close`, which Lambda never calls."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class LambdaHandler:
         metrics: bool,
         log: Callable[[], LineLog | None],
     ) -> None:
-        from .lambda_ import Batches  # imported with the function's module; the re-driver does not need it
+        from .lambda_ import Batches  # imported when Lambda loads the function's module; the re-driver does not need it
 
         self._make = Batches
         self._app, self._concurrency, self._margin_s, self._metrics = app, concurrency, margin_s, metrics
         self._log, self._ends_log = log, _nothing
-        self._lock = threading.Lock()  # Lambda passes one event at a time; this also protects calls by hand
+        self._lock = threading.Lock()  # Lambda passes one event at a time; the lock protects other callers
         self._batches: Batches | None = None
         self._emf: Emf | None = None
 
@@ -72,7 +72,7 @@ class LambdaHandler:
                     self._emf.flush()
 
     def _subscribe_log(self) -> None:
-        """Log a line per message, unless the app has a log observer."""
+        """Subscribe an observer that logs a line per message, unless the app already has one."""
         log = None if any(isinstance(each, LineLog) for each in self._app.events.observers) else self._log()
         if log is not None:
             self._ends_log = self._app.subscribe(log)
@@ -116,8 +116,8 @@ def redrive(
     now_ms: Callable[[], int],
     known: Known | None = None,
 ) -> dict[str, Any]:
-    """Like `redriver`, with these clients, clocks and settings. `known`: the used seconds of the rate if there are no
-    cells; None: those of this process."""
+    """Like `redriver`, with these clients, clocks and settings. `known`: the seconds whose rate is used up, if there
+    are no cells; None: those that this process knows."""
     trigger = trigger_of(event)
     known = known or _known(settings.dead)
     run = Redriver(call, settings, work, cells, left_s, now_ms, known=known, said=trigger.said)
@@ -131,7 +131,7 @@ def redrive(
 
 
 def work_of(environ: Mapping[str, str]) -> Continuation:
-    """The work queue and its bound, by REDRIVE_WORK_QUEUE_URL and REDRIVE_FAN_OUT. Raises ConfigError."""
+    """Return the work queue and its bound, by REDRIVE_WORK_QUEUE_URL and REDRIVE_FAN_OUT. Raises ConfigError."""
     text = environ.get("REDRIVE_FAN_OUT") or str(FAN_OUT)
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= 1000):
         raise ConfigError(f"REDRIVE_FAN_OUT={text!r}; expected a whole number from 1 to 1000")
@@ -139,7 +139,7 @@ def work_of(environ: Mapping[str, str]) -> Continuation:
 
 
 def _tell(carried: RedriverReport, settings: RedriverSettings, now_ms: int) -> None:
-    """Print the metrics, and log why the run is incomplete."""
+    """Print the metrics of a run as an EMF line, and log why the run is incomplete."""
     line = redriver_line(
         settings.queue,
         carried.redriven,
@@ -159,7 +159,7 @@ def _as_dict(carried: RedriverReport) -> dict[str, Any]:
 
 
 def _left(context: Any, most_s: float) -> Callable[[], float]:
-    """A function that returns the seconds left for work: all but the last `most_s`, or a third if that is less."""
+    """Return a function that returns the seconds left for work: all but the last `most_s`, at most a third."""
     ask = getattr(context, "get_remaining_time_in_millis", None)
     if ask is None:
         end_s = time.monotonic() + ALONE_S
@@ -185,7 +185,7 @@ def _call(region: str) -> SqsCall:
 
 @cache
 def _known(dead: str) -> Known:
-    """The seconds that earlier invocations of this environment used for that dead-letter queue."""
+    """Return the used seconds of the rate that earlier invocations recorded here for that dead-letter queue."""
     return Known()
 
 

@@ -23,7 +23,7 @@ MakeDraft = Callable[[str, Any, dict[str, Any]], Draft]  # arguments: task, its 
 
 
 class Fields(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of a line, for a message."""
+    """The fields that a line may have."""
 
     task: str
     args: dict[str, Any] | list[Any] = {}
@@ -52,7 +52,7 @@ class Drafts:
         self._traits, self._make, self.task, self.queue = store.traits, make, task, queue
 
     def of(self, body: bytes) -> Draft:
-        """The message of a line. Raises ValueError, EnqueueError or Unsupported if the line is invalid."""
+        """Return the message of a line. Raises ValueError, EnqueueError or Unsupported if the line is invalid."""
         line = _fields(body) if self.task is None else Fields(self.task, _arguments(body))
         if line.id is not None and not is_id(line.id):
             raise ValueError(f"id {line.id!r} is not a UUIDv7; give an identity of your own as key")
@@ -73,7 +73,7 @@ class Drafts:
         return draft
 
     def why_bad(self, body: bytes) -> str | None:
-        """The reason why a line cannot be enqueued, or None."""
+        """Return why a line cannot be enqueued; None if it can."""
         try:
             self.of(body)
         except (ValueError, EnqueueError, StoreError) as error:
@@ -82,14 +82,14 @@ class Drafts:
         return None
 
     def ledger(self, store: Store, digest: str) -> Ledger:
-        """The ledger of these lines, by the digest of their file."""
+        """Return the ledger of these lines, whose key contains the digest of their file."""
         text = "\n".join([digest, self.task or "", self.queue or ""])
         key = "enqueue:" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         return Ledger(store, key) if store.traits.cells else _Unkept(store, key)
 
 
 class Backfill(LineIngest):
-    """Enqueues the lines that the record does not count yet. `known` counts those already stored, by id or key."""
+    """Enqueues the lines that the record does not count yet. `known` counts lines that the store had, by id or key."""
 
     known = 0
 
@@ -105,7 +105,7 @@ class Backfill(LineIngest):
         self.known += len(batch) - len(drafts) + sum(put.duplicate for put in puts)
 
     def _unknown(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """The drafts without an id, or with one that is neither stored nor that of an earlier line."""
+        """Return the drafts without an id, and those with an id that neither the store nor an earlier line has."""
         ids = list(dict.fromkeys(draft.id for draft in drafts if draft.id is not None))
         taken = {message.id for message in self.app.store.find(ids) if message is not None} if ids else set[str]()
         unknown: list[Draft] = []
@@ -118,7 +118,7 @@ class Backfill(LineIngest):
 
 
 class _Unkept(Ledger):
-    """The ledger on a store without cells: it lasts as long as the command."""
+    """A ledger for a store without cells: the record lasts as long as the command."""
 
     def __init__(self, store: Store, key: str) -> None:
         self.next: FileRecord | None = None

@@ -31,19 +31,19 @@ class FileChanged(RedriveError):
 
 
 class FileRecord(msgspec.Struct, frozen=True):
-    """The progress of a file's delivery to a URL. Kept until the delivery is removed."""
+    """The progress of the delivery of a file's lines to a URL. The store keeps it until the delivery is removed."""
 
     file: str
     to: str
     queue: str
     total: int  # number of valid lines
-    bad: int  # number of invalid lines, which are left out
+    bad: int  # number of invalid lines, which are not sent
     started_ms: int
     done: int = 0  # number of lines enqueued so far
-    number: int = 0  # number of the last line read, including blank and bad lines
-    offset: int = 0  # end of the last enqueued line, in bytes
-    resting: int | None = None  # messages dead at the end of the last run; None during a run
-    removed: int = 0  # messages in `resting` that were removed by hand since
+    number: int = 0  # number of the last line that was enqueued, counting blank and bad lines
+    offset: int = 0  # end of the last enqueued line in the file, in bytes
+    resting: int | None = None  # number of messages dead at the end of the last run; None during a run
+    removed: int = 0  # number of messages counted in `resting` that were removed by hand since
     cancelled: int = 0
 
     @property
@@ -64,7 +64,7 @@ def queue_name(key: str) -> str:
 
 
 class Ledger:
-    """The record in its cell, changed by compare-and-set."""
+    """The record of one delivery in its cell, changed by compare-and-set."""
 
     def __init__(self, store: Store, key: str) -> None:
         self._store, self._key = store, key
@@ -77,11 +77,11 @@ class Ledger:
         self.record = required(self._key, cell, _record, None)
 
     def swap(self, record: FileRecord | None) -> Swap:
-        """Return the swap that replaces the record last read; call `read` once it is committed."""
+        """Return the swap that puts `record` in place of the record last read; `read` again once committed."""
         return Swap(self._key, self._version, None if record is None else msgspec.json.encode(record))
 
     def write(self, record: FileRecord | None) -> None:
-        """Write the record alone. Raises Conflict if it was changed since it was read."""
+        """Write only the record. Raises Conflict if another process changed the cell since the last `read`."""
         if not self._store.cells.swap([self.swap(record)])[0]:
             raise Conflict(f"cell {self._key!r} was changed by another process; nothing was written")
         self.read()
@@ -92,8 +92,8 @@ def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -
 
 
 class LineIngest:
-    """Enqueues the missing lines in batches as messages of `app`, on its own thread; calls `on_put` with batch
-    sizes."""
+    """Enqueues the lines that the record does not count yet, in batches, as messages of `app`, on its own thread; calls
+    `on_put` with the size of each batch."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class LineIngest:
         self._stop = threading.Event()
 
     def run(self) -> None:
-        """Enqueue until the file's end, or `stop`. Raises FileChanged, StoreError, Conflict."""
+        """Enqueue lines until the file ends or `stop` is called. Raises FileChanged, StoreError, Conflict."""
         with self._path.open("rb") as file:
             record = self._record
             for batch in _batches(walk(file, start=record.offset, number=record.number, limit=self._limit)):
@@ -120,7 +120,7 @@ class LineIngest:
                 self._put(batch)
 
     def stop(self) -> None:
-        """End after the current batch."""
+        """Let `run` return after the current batch."""
         self._stop.set()
 
     @property
@@ -138,7 +138,7 @@ class LineIngest:
         self._on_put(len(batch))
 
     def write(self, batch: Sequence[FileLine], swap: Swap) -> None:
-        """Write the messages of these lines and the swap, in one commit."""
+        """Write the messages of these lines and apply the swap, in one commit."""
         queue = self._record.queue
         drafts = [
             Draft(task=TASK, queue=queue, body=line.body, content="raw", headers={LINE_HEADER: str(line.number)})

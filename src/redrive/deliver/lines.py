@@ -20,7 +20,7 @@ import msgspec
 from ..errors import ConfigError, Refused
 from .spool import CHUNK, new_digest
 
-LINE_MAX = 16 * 1024 * 1024  # bytes of one line; a batch of lines is held in memory
+LINE_MAX = 16 * 1024 * 1024  # most bytes of one line; a batch of lines is held in memory
 BAD_SHOWN_MAX = 10
 _BOM = b"\xef\xbb\xbf"
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -54,7 +54,7 @@ class Checked(msgspec.Struct, frozen=True):
 
 
 def stamp(file: BinaryIO) -> Stamp:
-    """Return size and modification time; they change with the content."""
+    """Return the file's size and modification time; a change of the content changes them."""
     status = os.fstat(file.fileno())
     return status.st_size, status.st_mtime_ns
 
@@ -62,7 +62,7 @@ def stamp(file: BinaryIO) -> Stamp:
 def walk(
     file: BinaryIO, *, start: int = 0, number: int = 0, limit: int = LINE_MAX, feed: Callable[[bytes], object] = len
 ) -> Iterator[FileLine]:
-    """Yield the lines of `file` from byte `start`, the end of line `number`. `feed` gets every byte read."""
+    """Yield the lines of `file` after line `number`, which ends at byte `start`. `feed` gets every byte read."""
     file.seek(start)
     at = start
     while raw := file.readline(limit + 2):
@@ -92,8 +92,8 @@ def check(
     tick: Callable[[int], object] = bool,
     judge: Callable[[bytes], str | None] = lambda body: None,
 ) -> Checked:
-    """Check every line, in one pass and constant memory. `tick` gets the bytes read, from time to time; `judge` returns
-    why a line of valid JSON is bad, or None."""
+    """Check every line, in one pass and constant memory. `tick` gets the number of bytes read so far, from time to
+    time; `judge` returns why a line of valid JSON is bad, or None."""
     digest = new_digest()
     good = bad = at = 0
     first: list[FileLine] = []
@@ -114,7 +114,7 @@ def check(
 
 
 def _fault(body: bytes, limit: int) -> str | None:
-    """The reason why a line cannot be sent, or None."""
+    """Return why a line cannot be sent; None if it can."""
     if len(body) > limit:
         return f"longer than {limit:,} bytes"
     try:
@@ -132,7 +132,7 @@ def _fault(body: bytes, limit: int) -> str | None:
 
 
 def _json_fault(body: bytes, error: msgspec.DecodeError) -> str | None:
-    """Check again with the json module: the fast check rejects lone surrogates, which JSON allows."""
+    """Return why the json module rejects the line, or None: the fast check also rejects lone surrogates."""
     try:
         json.loads(body, parse_constant=_refuse, parse_int=len, parse_float=len)
     except RecursionError:

@@ -6,11 +6,11 @@ import asyncio
 
 from ..errors import Snooze
 
-CATCH_UP_S = 0.1  # older missed slots are lost, so that a pause is not followed by a burst
+CATCH_UP_S = 0.1  # seconds; slots missed before that are lost, so that a pause is not followed by a burst
 
 
 class Pacer:
-    """Hands out slots 1/rate seconds apart; without a rate every slot is immediate. Belongs to one event loop."""
+    """Hands out slots, 1/rate seconds apart, or at once without a rate. Belongs to one event loop."""
 
     def __init__(self, rate: float | None) -> None:
         self._every_s = 0.0 if rate is None else 1 / rate
@@ -37,5 +37,5 @@ class Pacer:
         return self._every_s * waiting
 
     def stop(self) -> None:
-        """End all waits."""
+        """Let every wait for a slot end with Snooze."""
         self._stopped.set()

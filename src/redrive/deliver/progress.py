@@ -21,14 +21,14 @@ ERROR_MAX = 40  # characters of the last error on display
 
 
 class OutcomeTally:
-    """An observer that counts outcomes in this process. The store thread writes it; the ingest writes `put`."""
+    """An observer that counts outcomes in this process. The store thread writes all fields but `put`."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
-        self.put = 0  # messages enqueued by this run
-        self.delivered_later = 0  # messages done after their first attempt
+        self.put = 0  # number of messages enqueued by this run
+        self.delivered_later = 0  # number of messages that a later attempt than the first delivered
         self._retrying = 0
-        self._base = 0  # messages that were waiting when this process started
+        self._base = 0  # number of stored messages that had not ended when this process started
         self.last_error = ""
         self.notices: deque[str] = deque(maxlen=20)
         self._marks: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
@@ -53,7 +53,7 @@ class OutcomeTally:
         return self._base + self.put - self.ended
 
     def correct(self, waiting: int) -> None:
-        """Correct the number of waiting messages by the store's count."""
+        """Correct the number of waiting messages to `waiting`, the store's count."""
         self._base += waiting - self.waiting
 
     @property
@@ -71,7 +71,7 @@ class OutcomeTally:
         return self.outcomes["retry"]
 
     def rate(self) -> float:
-        """Messages ended per second, over RATE_WINDOW_S."""
+        """Return messages ended per second, over the last RATE_WINDOW_S. Each call adds a measurement."""
         now, ended = time.monotonic(), self.ended
         self._marks.append((now, ended))
         while len(self._marks) > 2 and self._marks[0][0] < now - RATE_WINDOW_S:
@@ -141,7 +141,7 @@ def _new_progress() -> Progress:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
-    whole = Column(no_wrap=True)  # only the last error is cut to fit the line
+    whole = Column(no_wrap=True)  # only the last error is shortened to fit the line
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=30),

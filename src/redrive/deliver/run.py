@@ -30,7 +30,7 @@ from .progress import OutcomeTally
 from .sending import Poster, UrlTarget, delivery_app, new_client
 
 TICK_S = 0.1
-LOOK_EVERY_S = 2.0  # how often the counts are corrected from the store
+LOOK_EVERY_S = 2.0  # seconds between corrections of the counts from the store
 
 
 class DeliveryOptions(Struct, frozen=True, kw_only=True):
@@ -45,8 +45,8 @@ class DeliveryOptions(Struct, frozen=True, kw_only=True):
 class FileDelivery:
     """Sends all lines that the ledger's record does not count yet; calls `tick` a few times a second.
 
-    The same delivery does not run twice at once on one machine. Its worker is named after its queue: when it runs
-    again, it takes back at once the messages that a killed one had leased.
+    A second run of the same delivery at the same time on one machine is refused. The worker is named after the queue,
+    so the next run takes back at once the messages that a killed one had leased.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class FileDelivery:
         self.store, self.target, self.options, self.tally = store, target, options, OutcomeTally()
         self._ledger, self._start, self._tick = ledger, start, tick
         self._observers: tuple[Observer, ...] = (self.tally, *observers)
-        self.stopping = 0  # number of calls of `stop`
+        self.stopping = 0  # number of times `stop` was called
 
     @property
     def record(self) -> FileRecord:
@@ -81,7 +81,7 @@ class FileDelivery:
         self._worker.drain()
 
     def session(self) -> dict[str, int]:
-        """Return the counts of this run."""
+        """Return the counts of this run: its requests, its retries, and the messages that a retry delivered."""
         return {"requests": self.poster.requests, "retries": self.tally.retries, "saved": self.tally.delivered_later}
 
     async def _run(self, path: Path, stamp: Stamp, limit: int) -> bool:
@@ -114,11 +114,11 @@ class FileDelivery:
 
     def _new_worker(self, app: App) -> Worker:
         queue, size = self.record.queue, self.options.concurrency
-        # The grace is the timeout of a request: a response within it spares the endpoint a duplicate.
+        # A request may take as long as its timeout when the worker stops: a response spares the endpoint a duplicate.
         return app.worker({queue: size}, lease=self.options.lease_s, grace=self.target.timeout_s + 1, name=queue)
 
     def _open_record(self) -> None:
-        """Take ownership of the record for this process."""
+        """Read the record, or create it, and mark it as running."""
         self._ledger.read()
         if self._ledger.record is None:
             self._ledger.write(self._start)
@@ -155,13 +155,13 @@ class FileDelivery:
         return waiting == 0
 
     def _waiting(self) -> tuple[int, int]:
-        """The numbers of messages of this delivery that have not ended, and of dead or quarantined ones."""
+        """Return the numbers of messages of this delivery that have not ended, and of those dead or quarantined."""
         c = self.store.counts(self.record.queue)
         return c.ready + c.scheduled + c.leased, c.dead + c.quarantine
 
 
 def reopen(record: FileRecord, held: int) -> FileRecord:
-    """Return the record for a new run. Dead messages of the last run beyond the `held` ones were removed by hand."""
+    """Return the record for a new run. `held` messages are stored; more in `resting` were removed by hand."""
     gone = 0 if record.resting is None else max(0, record.resting - held)
     return replace(record, resting=None, removed=record.removed + gone)
 
@@ -169,7 +169,7 @@ def reopen(record: FileRecord, held: int) -> FileRecord:
 @contextlib.contextmanager
 def _alone(folder: Path | None, queue: str) -> Iterator[None]:
     """Hold the delivery's lock, which the kernel releases when the process ends. Raises Refused if it is held."""
-    if folder is None:  # the record's version prevents enqueuing a line twice
+    if folder is None:  # without a folder only the record's version prevents that a line is enqueued twice
         yield
         return
     try:

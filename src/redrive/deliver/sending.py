@@ -32,8 +32,8 @@ from .ingest import TASK
 from .pace import Pacer
 from .signing import webhook_headers
 
-EXCERPT_MAX = 4096  # bytes kept of an error response
-ANSWER_MAX = 256 * 1024  # bytes read of a response so that its connection can be reused; a longer one is cut off
+EXCERPT_MAX = 4096  # most bytes kept of an error response
+ANSWER_MAX = 256 * 1024  # most bytes read of a response so that its connection can be reused
 NOTE_MAX = 300
 OWN_HEADERS = frozenset(
     {"idempotency-key", "webhook-id", "webhook-timestamp", "webhook-signature", "host"}
@@ -43,19 +43,19 @@ _MARGIN_S = 60.0
 
 
 class UrlTarget(Struct, frozen=True, kw_only=True):
-    """The target of the lines, and the form of a request. `timeout_s` bounds it up to the response's last byte."""
+    """The URL that gets the lines, and the form of a request. `timeout_s`: until the response's last byte."""
 
     url: str
     headers: Mapping[str, str] = {}
     keys: tuple[bytes, ...] = ()
     timeout_s: float = 30.0
-    secrets: tuple[str, ...] = ()  # values of headers, hidden in responses that become faults
+    secrets: tuple[str, ...] = ()  # values of headers that are hidden in the text of faults
 
     def __repr__(self) -> str:
         return f"Target({show_url(self.url)!r}, headers={sorted(self.headers)})"
 
     def hide(self, said: bytes) -> bytes:
-        """Hide the secrets that were sent: some services quote rejected values in their responses."""
+        """Return the text of a response without the secrets that were sent: some services quote rejected values."""
         for secret in self.secrets:
             said = said.replace(secret.encode(), HIDDEN.encode())
         return said
@@ -75,7 +75,7 @@ class Verbatim(Codec):
 
 
 class Poster:
-    """Sends bodies to one target through one HTTP client."""
+    """POSTs bodies to one target through one HTTP client, at the pacer's rate."""
 
     def __init__(self, client: httpx.AsyncClient, target: UrlTarget, pacer: Pacer) -> None:
         self._client, self._target, self._pacer = client, target, pacer
@@ -83,7 +83,7 @@ class Poster:
         self.requests = 0
 
     async def post(self, ctx: Context, body: bytes) -> None:
-        """POST the body. Raises httpx.HTTPError, or TimeoutError without a complete response in time."""
+        """Wait for a slot and POST the body. Raises httpx.HTTPError, or TimeoutError if the response takes too long."""
         await self._pacer.slot()
         self.requests += 1
         headers = webhook_headers(ctx.message_id, int(time.time()), body, self._target.keys)
@@ -105,7 +105,7 @@ class Poster:
                 size += len(part)
                 if size > ANSWER_MAX:
                     break
-        # A new response with the part that was read, so that later code can use its text without network access.
+        # Create a response with the part that was read, so that its text can be used later without network access.
         kept = [(name, value) for name, value in answer.headers.items() if name in ("retry-after", "date", "location")]
         content = self._target.hide(excerpt)
         return httpx.Response(answer.status_code, headers=kept, content=content, request=answer.request)
@@ -114,7 +114,7 @@ class Poster:
 def delivery_app(
     store: Store, queue: str, poster: Poster, retry: Retry, timeout_s: float, breaker: Breaker | None = None
 ) -> App:
-    """An app with one task, the poster's, on `queue`. With a breaker, it calls a dependency with the queue's name."""
+    """Return an app with one task, which POSTs `queue`'s messages; a breaker guards a dependency of that name."""
     app = App(store=store)
     if breaker is not None:
         app.dependency(queue, breaker=breaker, budget=None)
@@ -141,7 +141,7 @@ def new_client(target: UrlTarget, concurrency: int) -> httpx.AsyncClient:
     lanes = Lanes(concurrency, lambda: httpx.AsyncHTTPTransport(verify=trusted, limits=limits, proxy=proxy))
     return httpx.AsyncClient(
         headers=headers, timeout=None, transport=lanes
-    )  # no timeout here: the whole request is timed
+    )  # no timeout here: `post` limits the whole request
 
 
 class Lanes(httpx.AsyncBaseTransport):
@@ -186,7 +186,7 @@ class Lanes(httpx.AsyncBaseTransport):
 
 
 class _Stream(httpx.AsyncByteStream):
-    """The body of a response. Its end returns the lane, once."""
+    """The body of a response. Closing it returns the lane, once."""
 
     def __init__(self, inner: httpx.AsyncByteStream, give: Callable[[], None]) -> None:
         self._inner, self._give, self._given = inner, give, False
@@ -209,7 +209,7 @@ def check_url(url: str) -> str:
     try:
         parts = httpx.URL(url)
         port_fits = parts.port is None or 0 < parts.port < 65536
-    except (httpx.InvalidURL, ValueError):  # the error's text may quote a password
+    except (httpx.InvalidURL, ValueError):  # the text of the error may quote a password
         raise ConfigError(f"--to {shown(url)!r} is no URL; in a user or password write {ENCODED}") from None
     if parts.scheme not in ("http", "https") or not parts.host or not port_fits:
         raise ConfigError(f"--to {shown(url)!r}: expected http://HOST/PATH or https://HOST/PATH")
@@ -228,8 +228,8 @@ def show_url(url: str) -> str:
 
 
 def _followable(headers: httpx.Headers) -> httpx.Headers:
-    """The headers of a response, without a Location that is not a URL: httpx parses it even if it does not follow it,
-    and its error would count as a lost connection and be retried."""
+    """Return the headers of a response, with an empty Location if it is not a URL: httpx parses that even if it does
+    not follow it, and its error would count as a lost connection and be retried."""
     try:
         httpx.URL(headers.get("location", ""))
     except httpx.InvalidURL:
@@ -243,7 +243,7 @@ def _failure(answer: httpx.Response, shown: str) -> httpx.HTTPStatusError:
         text += f", which points to {show_url(answer.headers['location'])}"
     error = httpx.HTTPStatusError(text, request=answer.request, response=answer)
     said = " ".join(answer.content.decode("utf-8", "replace").split())
-    if said:  # as a note, not in the text, by which failures are grouped
+    if said:  # as a note, since failures are grouped by the error's text
         error.add_note(f"The answer said: {said[:NOTE_MAX]}")
     return error
 

@@ -14,7 +14,7 @@ PREFIX = "whsec_"
 
 
 def read_secret(text: str) -> bytes:
-    """Return the key in a secret: base64, with or without `whsec_` before it. Raises ConfigError without quoting it."""
+    """Return the key of a secret: base64, with or without `whsec_` before it. Raises ConfigError without quoting it."""
     try:
         key = base64.b64decode(text.removeprefix(PREFIX), validate=True)
     except (binascii.Error, ValueError):

@@ -22,8 +22,8 @@ from ..errors import RedriveError
 from ..files import NotOurs, create, make_folder
 
 CHUNK = 1024 * 1024
-# Limits of unpacked gzip: this size, or this many times the packed size; beyond both, the file is probably made to fill
-# a disk. JSON lines reach 10 to 30 times, one line repeated 1,000.
+# Limits of unpacked gzip: UNPACKED_MIN bytes, or UNPACKED_TIMES the packed size. A file above both was probably made to
+# fill a disk. JSON lines unpack to 10 to 30 times their size, one line repeated to 1,000 times.
 UNPACKED_MIN, UNPACKED_TIMES = 256 * CHUNK, 100
 _GZIP = b"\x1f\x8b"
 
@@ -33,7 +33,7 @@ class TooPacked(Exception):
 
 
 class _Counting(io.RawIOBase):
-    """A source that counts the bytes read."""
+    """A reader of `source` that counts the bytes read."""
 
     def __init__(self, source: BufferedReader) -> None:
         self._source, self.count = source, 0
@@ -121,11 +121,11 @@ def _is_packed(source: BufferedReader) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the partial copies of killed processes."""
+    """Remove the partial copies that killed processes left in the folder."""
     for partial in folder.glob("*.partial"):
         try:
             os.kill(int(partial.name.partition(".")[0]), 0)
         except (ProcessLookupError, ValueError):
             partial.unlink(missing_ok=True)
         except OSError:
-            pass  # the partial copy is of another user's live process
+            pass  # another user's live process writes the partial copy

@@ -24,13 +24,13 @@ class DeadGroup(Struct, frozen=True):
     text: str
     fingerprint: str
     count: int
-    lines: tuple[int, ...]  # line numbers of the first such lines in the file
+    lines: tuple[int, ...]  # numbers in the file of the first lines that died so
     sample_id: str
 
 
 class Summary(Struct, frozen=True):
-    """A delivery by outcome. `enqueued` counts those of its `lines` that are messages: delivered, waiting, or counted
-    by a field below."""
+    """The number of lines of a delivery by outcome. `enqueued` counts those of its `lines` that became messages:
+    delivered, waiting, or counted by a field below."""
 
     file: str
     to: str
@@ -52,7 +52,7 @@ class Summary(Struct, frozen=True):
 
     @property
     def failed(self) -> int:
-        """The number of lines that ended undelivered."""
+        """The number of lines whose messages ended undelivered."""
         return self.dead + self.quarantined + self.cancelled + self.removed
 
 
@@ -87,7 +87,7 @@ def close(ledger: Ledger, summary: Summary) -> None:
 
 
 def remove(store: Store, queue: str) -> tuple[int, int]:
-    """Remove all messages of a delivery from the store: (cancelled, discarded). Running ones are asked to stop."""
+    """Remove all messages of a delivery; running ones are asked to stop. Returns the numbers cancelled, discarded."""
     cancelled = discarded = 0
     for lane in (Lane.READY, Lane.LEASED):
         for messages in pages(store, lane, Filter(queue=queue)):

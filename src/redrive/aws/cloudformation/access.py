@@ -55,13 +55,13 @@ GRANTS: dict[str, Grants] = {
     "redrive": {"dlq": (_DRAIN[1], _HIDE), "queue": (_SEND,), "poison": (_SEND,), "cells": (_READ, _SWAP)},
     "isolate": {"dlq": (_DRAIN[1], _HIDE), "poison": (_SEND,), "cells": (_READ, _SWAP)},
 }
-# Additional actions on FIFO queues. A queue is also looked up by its name without .fifo (`plain`), which no queue has.
+# Additional actions on FIFO queues. `plain`: the name without .fifo, which programs look up too; no queue has it.
 FIFO_GRANTS: dict[str, Grants] = {
     "redriver": {"dlq": (_HIDE,)},
     **{role: {"plain": (_FIND,)} for role in ("worker", "producer", "triage")},
 }
-APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}  # additionally, for approvals by a person
-EVENT_SOURCE = (_COUNT, *_DRAIN)  # rights that Lambda needs on a queue that it polls for a function (AWS documentation)
+APPROVAL_GRANTS: dict[str, Grants] = {"check_breaker": {"dlq": (_COUNT,)}}  # additional actions, if a person approves
+EVENT_SOURCE = (_COUNT, *_DRAIN)  # actions that Lambda needs on a queue that it polls (AWS documentation)
 _PREFIXES = {"stepfunctions": "states"}
 _OF_BATCH = {
     "SendMessageBatch": _SEND,
@@ -73,7 +73,7 @@ _OF_WRITE = {"Put": "PutItem", "Update": "UpdateItem", "Delete": "DeleteItem", "
 
 
 def iam_actions(service: str, call: str, parameters: Mapping[str, Any]) -> set[str]:
-    """The IAM actions that a call of the API needs. A batch or transaction needs the actions of its parts.
+    """Return the IAM actions that this API call needs. A batch or a transaction needs the actions of its parts.
 
     >>> sorted(iam_actions("sqs", "SendMessageBatch", {}))
     ['sqs:SendMessage']
@@ -86,7 +86,7 @@ def iam_actions(service: str, call: str, parameters: Mapping[str, Any]) -> set[s
 
 
 def grants(role: str, *, fifo: bool = False, approval: bool = False) -> dict[str, tuple[str, ...]]:
-    """The actions of a role by resource, on standard or FIFO queues, with or without a person's approval."""
+    """Return the actions that a role needs, by resource. `fifo`: for FIFO queues. `approval`: a person approves."""
     actions_on = {on: tuple(actions) for on, actions in GRANTS[role].items()}
     for more, holds in ((FIFO_GRANTS, fifo), (APPROVAL_GRANTS, approval)):
         for on, actions in (more.get(role, {}) if holds else {}).items():

@@ -24,7 +24,7 @@ from .names import (
 from .queues import UNDELIVERED, topic_policy
 
 MINUTE_S = 60
-_ALARM_RUNS = 20  # runs in five minutes; with fewer, one failure would be too large a share
+_ALARM_RUNS = 20  # with fewer runs in five minutes, one failure would be too large a share
 _URL = "sqs://${AWS::Region}/${Prefix}"
 _INGEST = f"redrive dlq ingest --url '{_URL}?triage=URL' moves them to a triage store"
 _SAYS = {  # the meaning of each alarm, and the remedy
@@ -45,7 +45,7 @@ _DEPTH, _OLDEST = "ApproximateNumberOfMessagesVisible", "ApproximateAgeOfOldestM
 
 
 def shared() -> Resources:
-    """The topic of the alarms, and its subscription by mail."""
+    """Return the topic that alarms are sent to, and its subscription by e-mail."""
     mail = {"TopicArn": ref("Alarms"), "Protocol": "email", "Endpoint": ref("AlarmEmail")}
     return {
         "Alarms": {
@@ -58,7 +58,7 @@ def shared() -> Resources:
 
 
 def alarms(of: Named) -> Resources:
-    """The alarms of one queue, by logical name."""
+    """Return the alarms of one redrive queue, by logical name."""
     alarms = {
         "Deep": _sqs(of, "", _DEPTH, ref("DepthThreshold"), minutes=5),
         "Old": _sqs(of, "", _OLDEST, ref("OldestThreshold"), minutes=5),
@@ -76,7 +76,7 @@ def alarms(of: Named) -> Resources:
 
 
 def _sqs(of: Named, suffix: str, metric: str, above: Json | int, *, minutes: int = 1) -> Json:
-    """The alarm properties: a metric of one of its SQS queues is above a bound for `minutes`."""
+    """Return alarm properties: `metric` of the SQS queue with this suffix exceeds `above` for these minutes."""
     return {
         "Namespace": "AWS/SQS",
         "MetricName": metric,
@@ -90,7 +90,7 @@ def _sqs(of: Named, suffix: str, metric: str, above: Json | int, *, minutes: int
 
 
 def _own(of: Named, metric: str) -> Json:
-    """The alarm properties: a metric of redrive's is above 0 within five minutes."""
+    """Return alarm properties: the sum of `metric`, one that redrive writes, is above 0 in five minutes."""
     return {
         "Namespace": NAMESPACE,
         "MetricName": metric,
@@ -104,7 +104,7 @@ def _own(of: Named, metric: str) -> Json:
 
 
 def _error_rate(of: Named) -> Json:
-    """The alarm properties: 100 · Failures / Runs over five minutes with enough runs."""
+    """Return alarm properties: 100 · Failures / Runs over five minutes, with at least _ALARM_RUNS runs, is too high."""
     share = {
         "Id": "share",
         "Expression": f"IF(runs >= {_ALARM_RUNS}, 100 * failures / runs, 0)",
@@ -120,7 +120,7 @@ def _error_rate(of: Named) -> Json:
 
 
 def _run_time(of: Named) -> Json:
-    """The alarm properties: the 95th percentile of run times over five minutes."""
+    """Return alarm properties: the 95th percentile of run times over five minutes is too high."""
     return {
         "Namespace": NAMESPACE,
         "MetricName": "RunTime",
@@ -144,7 +144,7 @@ def _part(of: Named, id: str, metric: str) -> Json:
 
 
 def _alarm(of: Named, name: str, says: str, given: Json) -> Json:
-    """An alarm, sent to people unless `given` has actions."""
+    """Return an alarm with the properties `given`. It is sent to people unless `given` has actions."""
     people = [ref("Alarms")]
     properties = {
         "AlarmName": sub(f"${{Prefix}}-{of.queue}.{_dashed(name)}"),
@@ -156,13 +156,13 @@ def _alarm(of: Named, name: str, says: str, given: Json) -> Json:
 
 
 def _described(says: str, page: str) -> Json:
-    """The description of an alarm: its meaning and the URL of its runbook, in the source or as published."""
+    """Return an alarm's description: `says`, and the URL of the runbook `page`, .md or, if published, .html."""
     ending = {"E": either("HasRunbookUrl", ".html", ".md")}
     return {"Fn::Sub": [f"{says} Runbook: ${{RunbookUrl}}/{page}${{E}}", ending]}
 
 
 def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) -> Resources:
-    """An alarm if a count of a function or machine is above 0. `metric`: namespace, name, dimension, resource."""
+    """Return an alarm for a count above 0. `metric`: namespace, name, dimension, and the function or machine."""
     namespace, name, dimension, resource = metric
     properties = {
         "Namespace": namespace,
@@ -178,7 +178,7 @@ def any_above(of: Named, id: str, metric: tuple[str, str, str, str], text: str) 
 
 
 def from_alarms(topic: str) -> Json:
-    """Let CloudWatch publish to the topic, for alarms of this account."""
+    """Return the statement that lets alarms of this account publish to the topic."""
     allow = {
         "Sid": "FromAlarms",
         "Effect": "Allow",
@@ -194,7 +194,7 @@ def from_alarms(topic: str) -> Json:
 
 
 def dashboard(queues: Sequence[Named]) -> Resources:
-    """One dashboard, a row of graphs for each queue. Raises ConfigError if CloudWatch would refuse it."""
+    """Return one dashboard with graphs for each queue. Raises ConfigError if CloudWatch would refuse it."""
     widgets = [widget for n, of in enumerate(queues) for widget in _row(of, n)]
     if len(widgets) > 500:
         raise ConfigError(f"{len(queues)} queues make {len(widgets)} graphs; CloudWatch takes 500 on a dashboard")
@@ -204,7 +204,7 @@ def dashboard(queues: Sequence[Named]) -> Resources:
 
 
 def _row(of: Named, n: int) -> Iterator[Json]:
-    """The graphs of one queue: a heading and four lines of four."""
+    """Yield the widgets of the n-th queue: a heading, and four lines of four graphs."""
     name, y = of.queue, 25 * n
     yield {
         "type": "text",
@@ -227,7 +227,7 @@ def _row(of: Named, n: int) -> Iterator[Json]:
 
 
 def _graphs(of: Named) -> Iterator[tuple[str, list[list[Any]], str]]:
-    """The titles, metrics and statistics of the graphs."""
+    """Yield the title, the metrics and the statistic of each graph of a queue."""
 
     def sqs(*names: str) -> list[list[Any]]:
         return [["AWS/SQS", name, "QueueName", of.sqs()] for name in names]
@@ -270,7 +270,7 @@ def _graphs(of: Named) -> Iterator[tuple[str, list[list[Any]], str]]:
 
 
 def _shorter(metrics: list[list[Any]]) -> list[list[Any]]:
-    """The metrics in CloudWatch's short form: "." for a word of the metric before, "..." for all but the last word."""
+    """Return the metrics in CloudWatch's short form: "." repeats one word of the metric before, "..." several."""
     rows, before = [], list[str]()
     for metric in metrics:
         names = [part for part in metric if isinstance(part, str)]

@@ -21,12 +21,12 @@ from .names import (
 
 TIMEOUT_S = 120
 MEMORY_MIB = 256
-AT_ONCE = 5  # concurrent re-drivers of one queue
-_OF = {"queue": "Queue", "dlq": "Dlq", "poison": "Poison", "work": "Work"}  # suffixes of logical names
+AT_ONCE = 5  # most concurrent re-drivers of one queue
+_OF = {"queue": "Queue", "dlq": "Dlq", "poison": "Poison", "work": "Work"}  # parts of logical names
 
 
 def redriver(of: Named) -> Resources:
-    """The re-driver: called by the alarm, repeated by a rule, and continued through its work queue."""
+    """Return the re-driver of a queue: the alarm calls it, a rule calls it again, and its work queue continues it."""
     id = of.id
     name = f"{id}Redriver"
     statements = merged([*statements_of("redriver", of), allow(EVENT_SOURCE, att(f"{id}Work"))])
@@ -68,7 +68,7 @@ def redriver(of: Named) -> Resources:
 
 
 def consumer(of: Named, at_once: int) -> Resources:
-    """A Lambda that works the queue, if its handler parameter is set. `at_once` bounds concurrent invocations."""
+    """Return a Lambda that works the queue, if its handler parameter is set. `at_once`: most invocations at once."""
     id = of.id
     statements = merged([*statements_of("worker", of), allow(EVENT_SOURCE, att(f"{id}Queue"))])
     variables = {"REDRIVE_URL": url()}
@@ -88,7 +88,7 @@ def consumer(of: Named, at_once: int) -> Resources:
 
 
 def url() -> Any:
-    """The URL of the deployed store."""
+    """Return the URL of the store that the stack deploys."""
     return sub("sqs://${AWS::Region}/${Prefix}?cells=dynamodb://${Cells}")
 
 
@@ -101,7 +101,7 @@ def function(
     statements: Sequence[Json],
     variables: Mapping[str, Any],
 ) -> Resources:
-    """A Lambda with its own log and role. The role may write the log and do what `statements` allow."""
+    """Return a Lambda with its log and its role, which may write the log and do what `statements` allow."""
     id = f"{of.id}{name}"
     log = {
         "LogGroupName": sub(f"/redrive/${{Prefix}}/{of.queue}/{name.lower()}"),
@@ -130,7 +130,7 @@ def function(
 
 
 def role(condition: str, service: str, statements: Sequence[Json]) -> Json:
-    """A role for a service of AWS, with one policy."""
+    """Return a role that a service of AWS takes on, with one policy of these statements."""
     assume = {"Effect": "Allow", "Principal": {"Service": service}, "Action": "sts:AssumeRole"}
     document = {"Version": "2012-10-17", "Statement": list(statements)}
     properties = {
@@ -141,12 +141,12 @@ def role(condition: str, service: str, statements: Sequence[Json]) -> Json:
 
 
 def statements_of(role: str, of: Named, *, approval: bool = False) -> list[Json]:
-    """The statements that the table of access grants a role on the queue's resources."""
+    """Return statements that allow a role's actions, by the table in access.py, on the resources of this queue."""
     return [allow(actions, _arn(of, on)) for on, actions in grants(role, fifo=of.fifo, approval=approval).items()]
 
 
 def merged(statements: Sequence[Json]) -> list[Json]:
-    """Merge the statements about a resource into one, without duplicate actions."""
+    """Merge the statements about the same resource into one, without duplicate actions."""
     by_scope: dict[str, Json] = {}
     for one in statements:
         key = repr(one.get("Resource", one))
@@ -172,7 +172,7 @@ WAITS, PACE, GATE = "waits", "pace", "gate"  # parts of a redriving handler's en
 
 
 def environment(of: Named, *parts: str) -> dict[str, Any]:
-    """The variables of a redriving handler: the common ones, and those of these parts."""
+    """Return the environment variables of a handler that redrives: the common ones, and those of these parts."""
     id = of.id
     values: dict[str, Any] = {
         "REDRIVE_QUEUE_URL": ref(f"{id}Queue"),

@@ -29,7 +29,7 @@ from .names import (
     sub,
 )
 
-TIMEOUT_S = 60  # timeout of the functions, as stepfunctions/functions.py requires
+TIMEOUT_S = 60  # timeout of the functions in seconds, as stepfunctions/functions.py requires
 _HANDLERS = "redrive.aws.stepfunctions"
 _ROLES = {"CheckBreaker": "check_breaker", "Fetch": "fetch", "Redrive": "redrive", "Isolate": "isolate"}
 _GOES_BY = {"CheckBreaker": (GATE,), "Fetch": (WAITS, PACE), "Redrive": (WAITS, GATE), "Isolate": (WAITS,)}
@@ -42,11 +42,11 @@ _DOES = {
 
 
 def machine(of: Named, approval: bool, partition: str) -> Resources:
-    """The state machine, its functions, each with its own role, and the rule on the alarm. Only one execution works at
-    a time: others end at once, since the first state takes a lock."""
+    """Return the state machine of a queue, its functions with a role each, and the rule on the alarm that starts it.
+    Only one execution works at a time: others end at once, since the first state takes a lock."""
     id = of.id
-    # The page size bounds the growth of an execution's history. MaxRedrives is a parameter, so its largest value
-    # counts.
+    # The page size bounds how many events an execution adds to its history. Deployments may change MaxRedrives, so its
+    # largest value is assumed.
     chosen = Machine(auto=AutoRedrive(max_redrives=BATCHES_MAX), approval="sns" if approval else None)
     failed = ("AWS/States", "ExecutionsFailed", "StateMachineArn", f"{id}Machine")
     text = f"An execution of the state machine of {of.queue} failed: look at its history."
@@ -93,7 +93,7 @@ def _machine(of: Named, chosen: Machine, partition: str) -> Json:
 
 
 def _start(of: Named) -> Resources:
-    """The rule that starts the machine when the alarm on dead messages goes off."""
+    """Return the rule that starts the state machine when the alarm on dead messages goes off."""
     id = of.id
     target = {"Id": "machine", "Arn": ref(f"{id}Machine"), "RoleArn": att(f"{id}MachineStartRole"), "Input": "{}"}
     rule = {
@@ -115,7 +115,7 @@ def _start(of: Named) -> Resources:
 
 
 def _calls(of: Named, approval: bool) -> list[Json]:
-    """The rights of the machine itself: call its functions, continue as a new execution, ask a person for approval."""
+    """Return the machine's own rights: call its functions, continue as a new execution, ask for approval."""
     functions = [att(f"{of.id}Machine{state}") for state in TASKS]
     calls = [allow(("lambda:InvokeFunction",), functions), allow(("states:StartExecution",), _arn(of))]
     return [*calls, allow(("sns:Publish",), ref("Alarms"))] if approval else calls
@@ -126,5 +126,5 @@ def _name(of: Named) -> str:
 
 
 def _arn(of: Named) -> Any:
-    """The machine's ARN as text, where a reference would be circular."""
+    """Return the state machine's ARN as text, for places where a reference would be circular."""
     return sub(f"arn:${{AWS::Partition}}:states:${{AWS::Region}}:${{AWS::AccountId}}:stateMachine:{_name(of)}")

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SQS_NAME_MAX = 80
 SUFFIXES = ("-dlq", "-poison", "-undelivered", "-work")
 _FIFO = ".fifo"
-_SPARE = _SQS_NAME_MAX - len("-") - len(f"-undelivered{_FIFO}")  # characters left for prefix and queue
+_SPARE = _SQS_NAME_MAX - len("-") - len(f"-undelivered{_FIFO}")  # characters left for both names
 
 
 class Named(Struct, frozen=True):
@@ -38,16 +38,16 @@ class Named(Struct, frozen=True):
         return "".join(part[:1].upper() + part[1:] for part in re.split(r"[_-]+", self.queue))
 
     def sqs(self, suffix: str = "", *, fifo: bool | None = None) -> str:
-        """The name of one of the queue's SQS queues, for `Fn::Sub`."""
+        """Return the name of the queue's SQS queue with this suffix, as text for `Fn::Sub`."""
         return f"${{Prefix}}-{self.queue}{suffix}" + (".fifo" if (self.fifo if fifo is None else fifo) else "")
 
     def arn(self, suffix: str = "", *, fifo: bool | None = None) -> Any:
-        """The ARN of one of the queue's SQS queues as text, where a reference would be circular."""
+        """Return the ARN of the queue's SQS queue with this suffix as text, where a reference would be circular."""
         return sub(f"arn:${{AWS::Partition}}:sqs:${{AWS::Region}}:${{AWS::AccountId}}:{self.sqs(suffix, fifo=fifo)}")
 
 
 def named(queues: Sequence[str], fifo: bool, filters: Mapping[str, Mapping[str, Any]], scope: str) -> list[Named]:
-    """The queues, with validated names. Raises ConfigError."""
+    """Validate the names of the queues, and return a `Named` for each. Raises ConfigError."""
     if not fifo and any(queue.endswith(_FIFO) for queue in queues):
         raise ConfigError(f"queues {list(queues)}: with a FIFO queue all are, and their topic is; say so by --fifo")
     plain = [queue.removesuffix(_FIFO) for queue in queues]
@@ -70,7 +70,7 @@ def named(queues: Sequence[str], fifo: bool, filters: Mapping[str, Mapping[str, 
 
 
 def prefix_max(queues: Sequence[Named]) -> int:
-    """The longest prefix with which all SQS names are valid."""
+    """Return the length of the longest prefix with which all SQS names are valid."""
     return min(PREFIX_MAX, _SPARE - max(len(one.queue) for one in queues))
 
 
@@ -83,7 +83,7 @@ def att(name: str, attribute: str = "Arn") -> Json:
 
 
 def sub(text: str) -> Any:
-    """A Fn::Sub of the text if it has `${…}`, otherwise the text."""
+    """Return a Fn::Sub of the text if it contains `${…}`, otherwise the text."""
     return {"Fn::Sub": text} if "${" in text else text
 
 
@@ -95,12 +95,12 @@ NOTHING = ref("AWS::NoValue")
 
 
 def with_key(value: Any, other: Any = NOTHING) -> Json:
-    """An Fn::If: `value` if the stack has its own KMS key, otherwise `other`."""
+    """Return a Fn::If: `value` if the stack has its own KMS key, otherwise `other`."""
     return either("HasKmsKey", value, other)
 
 
 def tls_only(actions: str, resource: Any) -> Json:
-    """A statement that denies all calls without TLS."""
+    """Return a statement that denies these actions on the resource to calls without TLS."""
     return {
         "Sid": "TlsOnly",
         "Effect": "Deny",

@@ -24,11 +24,11 @@ class Profile(Struct, frozen=True, kw_only=True):
 
 
 PROFILES = {
-    # The worker counts attempts itself, and 100 receives suffice for any preset: SQS's own redrive policy only catches
-    # messages that no worker ever settles.
+    # A worker counts the attempts of a message itself, and 100 receives suffice for any preset: SQS's own redrive
+    # policy only catches messages that no worker ever settles.
     "standard": Profile(),
-    # Short visibility and retention, and SQS's own redrive policy early. Three receives are fewer than the attempts of
-    # most policies, so its workers retry by copies: `?mode=requeue`.
+    # Messages become visible and are deleted sooner, and SQS's own redrive policy applies early. Three receives are
+    # fewer than the attempts of most policies, so workers of this profile retry by sending copies: `?mode=requeue`.
     "high-volume": Profile(visibility_s=30, retention_s=7 * DAY_S, max_receives=3, log_days=7),
     # Five attempts (preset `critical`), three crashes, and two spare receives. Nothing is deleted with the stack.
     "critical": Profile(max_receives=10, log_days=365, keep=True),
@@ -36,7 +36,7 @@ PROFILES = {
 
 
 def parameters(prefix: str, prefix_max: int, profile: Profile, machine: bool) -> Json:
-    """All parameters, in the order of the console."""
+    """Return all parameters, in the order in which the console shows them."""
     return {
         "Prefix": _text(
             "What the names of all queues begin with. Programs reach them as sqs://REGION/PREFIX.",

@@ -26,7 +26,7 @@ WORK = "-work"
 
 
 def shared(name: str, fifo: bool, keep: bool) -> Resources:
-    """The resources that all queues share: the topic that fans out to them, and the table of cells."""
+    """Return the resources that all queues share: the topic that sends them messages, and the table of cells."""
     topic: Json = {
         "TopicName": sub(f"${{Prefix}}-{name}{'.fifo' if fifo else ''}"),
         "KmsMasterKeyId": with_key(ref("KmsKey")),
@@ -51,7 +51,7 @@ def shared(name: str, fifo: bool, keep: bool) -> Resources:
 
 
 def queues(of: Named, keep: bool) -> Resources:
-    """The queue, its dead-letter queue and its poison queue, and the work queue of its re-driver."""
+    """Return the SQS queues of one redrive queue: its own, dead-letter, poison and the re-driver's work queue."""
     id = of.id
     dead = {"deadLetterTargetArn": att(f"{id}Dlq"), "maxReceiveCount": ref("MaxReceiveCount")}
     main = _queue(of, "", ref("MessageRetention"), VisibilityTimeout=ref("VisibilityTimeout"), RedrivePolicy=dead)
@@ -64,7 +64,7 @@ def queues(of: Named, keep: bool) -> Resources:
     work = {
         "QueueName": sub(of.sqs(WORK, fifo=False)),
         "VisibilityTimeout": 720,  # six times the re-driver's timeout, as AWS recommends for event sources
-        "MessageRetentionPeriod": 3600,  # messages are soon outdated, and the rule invokes again
+        "MessageRetentionPeriod": 3600,  # later a message has no use, and the rule calls again
         **_encrypted(),
     }
     resources[f"{id}TlsOnly"] = _queue_policy(
@@ -75,8 +75,8 @@ def queues(of: Named, keep: bool) -> Resources:
 
 
 def subscription(of: Named, keep: bool) -> Resources:
-    """The raw, filtered subscription of the queue to the topic, with its own dead-letter queue for messages that SNS
-    cannot deliver: StartMessageMoveTask could not move them from a shared one."""
+    """Return the raw, filtered subscription of the queue to the topic, with its own dead-letter queue for messages that
+    SNS cannot deliver: StartMessageMoveTask could not move them from one that subscriptions share."""
     id = of.id
     policy = json.loads(filter_policy(of.filter, of.filter_scope))  # raises for a filter that SNS would refuse
     properties = {
@@ -119,7 +119,7 @@ def _queue(of: Named, suffix: str, retention: Json | int, **properties: object) 
 
 
 def _from_topic(queue: str) -> Json:
-    """The policy that lets only the topic send to the queue."""
+    """Return the policy that lets only the topic send to the SQS queue with this logical name."""
     allow = {
         "Sid": "FromTopic",
         "Effect": "Allow",
@@ -132,7 +132,7 @@ def _from_topic(queue: str) -> Json:
 
 
 def _encrypted() -> Json:
-    """Encryption at rest, with the stack's key or SQS's own."""
+    """Return the SQS properties for encryption at rest, with the stack's key, or SQS's own without one."""
     return {
         "KmsMasterKeyId": with_key(ref("KmsKey")),
         "SqsManagedSseEnabled": with_key(NOTHING, True),
@@ -145,7 +145,7 @@ def _queue_policy(queues: Sequence[Json], statements: Sequence[Json]) -> Json:
 
 
 def topic_policy(topic: str, statements: Sequence[Json]) -> Json:
-    """The policy of a topic, by its logical name."""
+    """Return a policy with these statements for the topic with this logical name."""
     document = {"Version": "2012-10-17", "Statement": list(statements)}
     return {"Type": "AWS::SNS::TopicPolicy", "Properties": {"Topics": [ref(topic)], "PolicyDocument": document}}
 

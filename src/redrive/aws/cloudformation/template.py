@@ -32,7 +32,7 @@ from .parameters import PROFILES, conditions, parameters
 from .yaml_text import dump
 
 RESOURCES_MAX = 500  # CloudFormation's limit of a template
-INLINE_MAX = 51_200  # bytes of a template passed as text; a larger one goes through a bucket
+INLINE_MAX = 51_200  # bytes of a template that can be passed as text; a larger one goes through a bucket
 BYTES_MAX = 1_048_576
 PARTITIONS = ("aws", "aws-cn", "aws-us-gov")
 
@@ -71,7 +71,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 def template(settings: Settings) -> dict[str, Any]:
-    """The template as plain values: dicts, lists, texts, numbers; no None. Raises ConfigError."""
+    """Return the template as plain values: dicts, lists, texts and numbers; no None. Raises ConfigError."""
     _check(settings)
     profile = PROFILES[settings.profile]
     queues = named(settings.queues, settings.fifo, settings.filters, settings.filter_scope)
@@ -86,7 +86,7 @@ def template(settings: Settings) -> dict[str, Any]:
 
 
 def text(template: Mapping[str, Any], form: str = "yaml") -> str:
-    """The template as `yaml` or `json`. Raises ConfigError if it exceeds CloudFormation's limit."""
+    """Return the template as text: `yaml` or `json`. Raises ConfigError if it exceeds CloudFormation's limit."""
     content = dump(template) if form == "yaml" else json.dumps(template, indent=2, ensure_ascii=False) + "\n"
     if len(content.encode()) > BYTES_MAX:
         raise ConfigError(f"the template has {len(content.encode()):,} bytes, and CloudFormation takes {BYTES_MAX:,}")
@@ -139,7 +139,7 @@ def _resources(names: Sequence[Named], settings: Settings, keep: bool) -> Resour
 
 
 def _policy(role: str, queues: Sequence[Named]) -> Json:
-    """A managed policy for the role of such a program; AWS allows 6,144 characters."""
+    """Return a managed policy for programs of this role; AWS allows 6,144 characters."""
     statements = lambdas.gathered(lambdas.merged([one for of in queues for one in lambdas.statements_of(role, of)]))
     properties = {
         "Description": f"What a redrive {role} calls, and no more",
@@ -186,7 +186,7 @@ def _output(key: str, text: str, value: Json, condition: str | None = None) -> J
 
 
 def _dashed(queue: str) -> str:
-    return queue.replace("_", "-")  # names of exports may not have underscores
+    return queue.replace("_", "-")  # export names may not have underscores
 
 
 __all__ = ["PROFILES", "Settings", "template", "text"]

@@ -9,16 +9,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 _TAGS = {"Ref": "!Ref", "Condition": "!Condition"}  # others are tagged without the prefix: Fn::Sub is !Sub
-# Texts that YAML 1.1 and 1.2 read as text without quotes: they begin with a letter, and are no keyword or number.
+# Matches texts that YAML 1.1 and 1.2 read as text without quotes, if they are not in _WORDS.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*(?::{1,2}[A-Za-z0-9_./-]+)*")
 _WORDS = frozenset(("true", "false", "yes", "no", "on", "off", "null", "y", "n"))
-_STEP = " "  # small, so that a queue's template is short enough to be passed as text
-_LINE_MAX = 120  # limit of a line that holds a list or mapping
-_SMALL = 4  # most entries of a mapping on one line
+_STEP = " "  # indentation; small, so that the template of one queue is short enough to be passed as text
+_LINE_MAX = 120  # most characters of a line that holds a list or mapping
+_SMALL = 4  # most entries of a mapping that is written on one line
 
 
 def dump(value: Mapping[str, Any]) -> str:
-    """The YAML text, ending with a line break. Raises TypeError for a value that a template cannot have, such as None.
+    """Return the YAML text, with a line break. Raises TypeError for a value that no template can have, such as None.
 
     >>> print(dump({"Name": {"Fn::Sub": "${Prefix}-orders"}, "Sizes": [1, "2"]}), end="")
     Name: !Sub "${Prefix}-orders"
@@ -33,7 +33,7 @@ def _mapping(value: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def _under(head: str, item: Any, indent: str) -> Iterator[str]:
-    """`head` and its value: on one line if the value is small, otherwise indented below."""
+    """Yield `head` with the item: on one line if the item is small, otherwise indented below `head`."""
     line = f"{head} {_row(item)}"
     tag, inner = _tagged(item)
     if not isinstance(inner, Mapping | list | tuple) or not inner or (_row(item) and len(line) <= _LINE_MAX):
@@ -59,7 +59,7 @@ def _list(items: Sequence[Any], indent: str) -> Iterator[str]:
 
 
 def _row(item: Any) -> str:
-    """The value on one line; an empty text if a mapping in it has more than a few entries."""
+    """Return the item on one line; an empty text if a mapping in it has more than _SMALL entries."""
     tag, inner = _tagged(item)
     if isinstance(inner, Mapping) and inner:
         entries = [f"{_text(key)}: {row}" for key, each in inner.items() if (row := _row(each))]
@@ -73,7 +73,7 @@ def _row(item: Any) -> str:
 
 
 def _tagged(item: Any) -> tuple[str, Any]:
-    """A function of CloudFormation as its short tag and argument."""
+    """Split a call of a CloudFormation function into its short tag and argument; the tag of any other item is empty."""
     if not isinstance(item, Mapping) or len(item) != 1:
         return "", item
     [(name, given)] = item.items()
@@ -101,8 +101,8 @@ def _scalar(item: Any) -> str:
 
 
 def _text(text: str) -> str:
-    """The text without quotes if it is unambiguous; otherwise quoted as in JSON, which YAML reads alike; with double
-    quotes inside, such as JSON itself, in single quotes."""
+    """Return the text without quotes if it is unambiguous, otherwise quoted as in JSON, which YAML reads alike. A text
+    with double quotes inside, such as JSON itself, gets single quotes."""
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     if '"' in text and text.isprintable():

@@ -24,13 +24,13 @@ from ...worker import Service
 from ...worker.redrive_outcome import swap_of_dead
 from .message import dead_letter
 
-HIDDEN_S = 120  # how long received messages are hidden from others while they are written
+HIDDEN_S = 120  # seconds for which received messages are hidden from other consumers while they are written
 THREADS = 4  # threads that drain one queue
-EMPTY_S = 3  # how long a queue is polled before it counts as empty
+EMPTY_S = 3  # seconds for which a queue is polled before it counts as empty
 POLL_S = 20  # longest poll, in seconds
 PAUSE_S = (1.0, 60.0)  # first and longest pause after a failure to drain a queue
-CLOSE_S = 1.0  # how long `close` waits for the threads
-RECORDS = "sqs/m/"  # prefix of cells, followed by SQS's message id
+CLOSE_S = 1.0  # seconds for which `close` waits for the threads
+RECORDS = "sqs/m/"  # prefix of the keys of cells, followed by SQS's message id
 
 
 class DeadLetterSource(Struct, frozen=True):
@@ -63,10 +63,10 @@ class IngestCounts(Struct):
 
 
 class DeadLetterIngest:
-    """Drains sources into one triage store. Threads and processes may do so concurrently."""
+    """Drains dead-letter queues into one triage store. Threads and processes may do so concurrently."""
 
     def __init__(self, sqs: SqsCaller, triage: Store, routes: Routes, cells: Cells | None = None) -> None:
-        """`cells` hold the state of messages that waited for retries in SQS."""
+        """`cells` hold the state of messages that waited in SQS for a retry."""
         self._sqs, self._triage, self._routes, self._cells = sqs, triage, routes, cells
 
     def once(
@@ -96,7 +96,7 @@ class DeadLetterIngest:
     def drain(
         self, source: DeadLetterSource, said: Callable[[IngestCounts], object] = lambda counts: None
     ) -> IngestCounts:
-        """Ingest all messages, on several threads; `said` is called with the counts of each batch. Raises as `once`."""
+        """Ingest all messages, on several threads. `said` gets the counts of each batch. Raises as `once`."""
         counts, lock, errors = IngestCounts(), threading.Lock(), list[BaseException]()
 
         def work() -> None:
@@ -140,37 +140,37 @@ class DeadLetterIngest:
         return lay(self._triage, [letter.message for letter in letters])
 
     def _records(self, raws: Sequence[dict[str, Any]]) -> list[MessageState | None]:
-        """The state in cells of messages that had waited for a retry in their queue; None for others."""
+        """Read the state of each message from its cell; None if the message did not wait there for a retry."""
         if self._cells is None:
             return [None] * len(raws)
         cells = self._cells.read([RECORDS + str(raw.get("MessageId")) for raw in raws])
         return [None if cell is None else decode(cell.value) for cell in cells]
 
     def _tell_runs(self, messages: Iterable[Message]) -> None:
-        """Report to redrive runs the failures of messages that they moved and no worker settled."""
+        """Record failures with the redrive runs that moved these messages, if no worker settled them since."""
         swaps = [swap for message in messages if (swap := swap_of_dead(message)) is not None]
         if swaps:
-            self._triage.cells.swap(swaps)  # a swap that fails was reported before
+            self._triage.cells.swap(swaps)  # a swap that is refused was already applied
 
     def _delete(self, source: DeadLetterSource, raws: Sequence[dict[str, Any]]) -> None:
-        """Delete messages. One that cannot be deleted now is received again, and recognised."""
+        """Delete these messages. A message that cannot be deleted now is received again, and recognised."""
         entries = [{"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"]} for n, raw in enumerate(raws)]
         if entries:
             self._sqs.call("DeleteMessageBatch", QueueUrl=source.url, Entries=entries)
 
     def _show_again(self, source: DeadLetterSource, raws: Sequence[dict[str, Any]]) -> None:
-        """Make the messages visible at once; otherwise they stay hidden for HIDDEN_S."""
+        """Make these messages visible at once. If the call fails, they become visible after HIDDEN_S."""
         entries = [
             {"Id": str(n), "ReceiptHandle": raw["ReceiptHandle"], "VisibilityTimeout": 0} for n, raw in enumerate(raws)
         ]
         try:
             self._sqs.call("ChangeMessageVisibilityBatch", QueueUrl=source.url, Entries=entries)
         except Exception:
-            return  # the messages become visible after HIDDEN_S
+            return
 
 
 class Ingesting(Service):
-    """Drains sources beside a worker, on a few threads, until closed."""
+    """Drains sources on a few threads beside a worker, until `close`."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Ingesting(Service):
             self._threads.append(thread)
 
     def close(self) -> None:
-        """Stop once received messages are written. A poll in progress may outlast this, and gives back its messages."""
+        """Stop once received messages are written. A poll may take longer; it puts back what it receives."""
         self._stop.set()
         end_s = monotonic() + CLOSE_S
         for thread in self._threads:

@@ -29,13 +29,13 @@ from ...stores.sqs.wire import (
     with_state,
 )
 
-TOO_OFTEN = "ReceivedTooOften"  # error of a message moved by a redrive policy
-PUT_THERE = "DeadLettered"  # error of a message that a program put there without a reason
+TOO_OFTEN = "ReceivedTooOften"  # error of a message that a redrive policy moved
+PUT_THERE = "DeadLettered"  # error of a message that a program put into the dead-letter queue without a reason
 _SAID = (
     ("ErrorCode", "ErrorMessage"),
     ("error", "error_message"),
     ("exception", "message"),
-)  # attributes with a cause of death: Lambda's and other common ones
+)  # pairs of attributes that state a cause of death: Lambda's and other common ones
 
 RawDeadLetter = Mapping[str, Any]
 
@@ -50,8 +50,8 @@ class Letter(NamedTuple):
 def dead_letter(
     raw: RawDeadLetter, *, queue: str, lane: Lane, routes: Routes, now_ms: int, record: MessageState | None = None
 ) -> Letter:
-    """Read one entry of ReceiveMessage's response, with all attributes. `record`: its state in a cell, if it had waited
-    for a retry in its queue. Never raises."""
+    """Read one entry of ReceiveMessage's response, with all attributes, as a dead letter. `record`: the message's state
+    in a cell, if the message had waited for a retry in its queue. Never raises."""
     message, state = read(raw, queue=queue, routes=routes)
     if record is not None:
         message, state = with_state(message, record), record
@@ -79,7 +79,7 @@ def dead_letter(
 
 
 def receives(raw: RawDeadLetter) -> int:
-    """The number of receives, including this one."""
+    """Return how often SQS delivered the message, including this time."""
     return _whole(_system(raw).get("ApproximateReceiveCount"))
 
 
@@ -110,7 +110,7 @@ def _about(raw: RawDeadLetter) -> dict[str, str]:
 
 
 def _source(raw: RawDeadLetter) -> str:
-    """The name of the queue in which the message died; empty if no redrive policy moved it."""
+    """Return the name of the queue in which the message died; empty if no redrive policy moved it."""
     return str(_system(raw).get("DeadLetterQueueSourceArn") or "").rpartition(":")[2]
 
 

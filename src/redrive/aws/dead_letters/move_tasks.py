@@ -14,12 +14,12 @@ from ...errors import ConfigError, Refused, StoreError
 from ...message import Lane
 from .sources import SqsEngine, sources_served
 
-RATE_MAX = 500  # messages a second, SQS's limit
+RATE_MAX = 500  # SQS's limit, in messages a second
 RUNNING = "RUNNING"
 
 
 class MoveTask(Struct, frozen=True, kw_only=True):
-    """A move task as SQS reports it. `handle` is set while it runs; the numbers are approximate."""
+    """A move task as SQS reports it. `handle` is set while the task runs; the numbers are approximate."""
 
     queue: str
     source: str
@@ -68,12 +68,12 @@ class DeadQueue:
         return self.tasks()[0]
 
     def tasks(self) -> list[MoveTask]:
-        """The last move tasks of the queue, newest first."""
+        """Return the last ten move tasks of the dead-letter queue, newest first."""
         answer = self._call("ListMessageMoveTasks", SourceArn=self._arn, MaxResults=10)
         return [self._move_task(result) for result in answer.get("Results") or ()]
 
     def cancel(self) -> MoveTask:
-        """Cancel the running task; messages already moved stay moved. Raises Refused if none is running."""
+        """Cancel the running task; messages already moved stay moved. Raises Refused if no task is running."""
         task = next((task for task in self.tasks() if task.status == RUNNING and task.handle), None)
         if task is None:
             raise Refused(f"no move task of {self.dead.sqs_name} runs; nothing was changed")

@@ -14,7 +14,7 @@ __all__ = ["SqsEngine", "ingest_of", "ingesting", "source_of", "sources", "sourc
 
 
 def sqs_of(store: Store) -> SqsEngine:
-    """The SQS store, below encryption and blob storage. Raises Unsupported for another engine."""
+    """Return the SQS store below encryption and blob storage. Raises Unsupported for another engine."""
     engine = sqs_engine(store)
     if engine is None:
         raise Unsupported(
@@ -25,7 +25,7 @@ def sqs_of(store: Store) -> SqsEngine:
 
 
 def ingest_of(store: SqsEngine) -> DeadLetterIngest:
-    """A `DeadLetterIngest` into this store's triage store. Raises Unsupported if there is no triage store."""
+    """Return a `DeadLetterIngest` into this store's triage store. Raises Unsupported if there is no triage store."""
     if store.triage_store is None:
         raise Unsupported(
             "there is no store to take dead letters; name one in the URL, a PostgreSQL, a Redis or a file: "
@@ -36,14 +36,14 @@ def ingest_of(store: SqsEngine) -> DeadLetterIngest:
 
 
 def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) -> Ingesting:
-    """The service that ingests dead letters of queues. Raises Unsupported, ConfigError, StoreUnavailable."""
+    """Return a service that ingests these queues' dead letters. Raises Unsupported, ConfigError, StoreUnavailable."""
     sqs = sqs_of(store)
     return Ingesting(ingest_of(sqs), sources(sqs, queues), notice)
 
 
 def sources(store: SqsEngine, queues: Iterable[str]) -> list[DeadLetterSource]:
-    """The sources with the dead letters of these queues: dead-letter queues, as named by the app, the redrive policy or
-    convention, and poison queues. Raises ConfigError for a missing queue, StoreUnavailable."""
+    """Return the SQS queues with the dead letters of these queues: their dead-letter queues, as named by the app, the
+    redrive policy or convention, and their poison queues. Raises ConfigError for a missing queue, StoreUnavailable."""
     by_url: dict[str, DeadLetterSource] = {}
     for queue in queues:
         for rests, lane in store.sqs_queues.all_resting(queue):
@@ -52,8 +52,8 @@ def sources(store: SqsEngine, queues: Iterable[str]) -> list[DeadLetterSource]:
 
 
 def source_of(store: SqsEngine, name_or_url: str, queue: str | None) -> DeadLetterSource:
-    """A dead-letter queue by its own name or URL. `queue`: the queue of its messages; None: the only queue with this
-    prefix that uses it. Raises ConfigError."""
+    """Return the source for a dead-letter queue, given by its own name or URL. `queue`: the redrive queue of its
+    messages; None: the only queue under the store's prefix that uses it. Raises ConfigError."""
     url = name_or_url if "://" in name_or_url else url_of(store, name_or_url)
     if queue is not None:
         store.sqs_queues.of(queue)
@@ -70,7 +70,7 @@ def source_of(store: SqsEngine, name_or_url: str, queue: str | None) -> DeadLett
 
 
 def sources_served(store: SqsEngine, url: str) -> list[str]:
-    """The SQS names of the queues whose redrive policy names this dead-letter queue."""
+    """Return the SQS names of the queues whose redrive policy names the dead-letter queue with this URL."""
     names, more = list[str](), dict[str, str]()
     while True:
         try:
@@ -89,7 +89,7 @@ def sources_served(store: SqsEngine, url: str) -> list[str]:
 
 
 def url_of(store: SqsEngine, name: str) -> str:
-    """The URL of the SQS queue with this name. Raises ConfigError if there is none."""
+    """Return the URL of the SQS queue with this name. Raises ConfigError if no queue has it."""
     try:
         return str(store.sqs.call("GetQueueUrl", QueueName=name)["QueueUrl"])
     except ConfigError as error:

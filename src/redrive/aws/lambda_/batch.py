@@ -47,11 +47,11 @@ from .events import (
 )
 from .runs import LaneRunner, bounded
 
-AGAIN_S = 0.2  # pause before the store is called again for failed settlements
+AGAIN_S = 0.2  # seconds until failed settlements are sent to the store again
 
 
 class Batches:
-    """Works the events of one function. Made at its first event, and kept for further ones."""
+    """Works the events of one Lambda function. It is created at the first event and kept for further ones."""
 
     def __init__(self, app: Registry, concurrency: int | None) -> None:
         self._app, self._store = app, app.store
@@ -79,7 +79,7 @@ class Batches:
         self._vetted: set[str] = set()
 
     def handle(self, event: Any, left_s: Callable[[], float]) -> dict[str, Any]:
-        """Work an event, given the remaining seconds by `left_s`. Returns the response for Lambda."""
+        """Work an event, and return the response for Lambda. `left_s` returns the seconds left of the invocation."""
         records = records_of(event)
         whole = [record for record in records if is_whole(record)]
         failed = [record for record in records if not is_whole(record)]
@@ -94,12 +94,12 @@ class Batches:
         return answer(failed)
 
     def close(self) -> None:
-        """End the threads of the runners."""
+        """Close the runners of all queues, which ends their threads."""
         for runner in self._runners.values():
             runner.close()
 
     def _called(self, name: str) -> str:
-        """redrive's name of an SQS queue: as declared in the app, perhaps with .fifo or a name outside the prefix."""
+        """Return redrive's name of an SQS queue: as the app declares it, else the name after the prefix."""
         for declared in self._app.queues.values():
             if declared.sqs is not None and declared.sqs.removesuffix(".fifo") == name.removesuffix(".fifo"):
                 return declared.name
@@ -121,7 +121,7 @@ class Batches:
     def _of_queue(
         self, queue: str, records: Sequence[EventRecord], fifo: bool, left_s: Callable[[], float]
     ) -> set[str]:
-        """Work the records of one queue; returns the receipt handles that Lambda should delete."""
+        """Work the records of one queue; return the receipt handles that Lambda should delete."""
         left_at_first_s = left_s()
         end_s = time.monotonic() + left_at_first_s
         handles = [record["receiptHandle"] for record in records]
@@ -145,7 +145,7 @@ class Batches:
         handles: Sequence[str],
         end_s: float,
     ) -> set[str]:
-        """Run and settle the executions; returns the receipt handles that are already deleted."""
+        """Run and settle the executions, suspects last; return the handles of messages already deleted."""
         odd = [lane for lane in lanes if any(execution.delivery.message.suspect for execution in lane)]
         self._work(queue, [lane for lane in lanes if lane not in odd] if odd else lanes, end_s)
         in_lanes = {id(execution) for lane in lanes for execution in lane}
@@ -161,7 +161,7 @@ class Batches:
         return gone
 
     def _admitted(self, queue: str, deliveries: Sequence[Delivery], end_s: float) -> list[Execution]:
-        """The executions in order. Those that may not start have their decision."""
+        """Make an execution for each delivery, in order. An execution that may not start gets its decision at once."""
         known = self._app.queues.get(queue)
         ack = Ack() if known is None else known.retention.ack
         most = len(deliveries) or 1
@@ -179,7 +179,7 @@ class Batches:
         self._settle([execution for lane in lanes for execution in lane], left_behind, end_s)
 
     def _alone(self, queue: str, lane: Sequence[Execution], end_s: float) -> None:
-        """Run a lane with suspects while nothing else runs or waits to be settled."""
+        """Run the executions of a lane with suspects while nothing else runs or waits to be settled."""
         marked = [
             execution
             for execution in lane
@@ -201,15 +201,15 @@ class Batches:
     # -- settling
 
     def _settle(self, executions: Sequence[Execution], left_behind: Sequence[Execution], end_s: float) -> None:
-        """Settle these executions. A message that the store does not settle returns when its visibility ends."""
+        """Settle these executions. A message that stays unsettled is delivered again when its visibility ends."""
         if not executions:
             return
         pipeline, now_ms = self._pipeline(self._app.tasks), self._store.now_ms()
-        with contextlib.suppress(StoreError):  # then what its run came to decides
+        with contextlib.suppress(StoreError):  # without the store, an execution's own result decides
             pipeline.look_committed(executions)
         outcomes = pipeline.decide(executions, now_ms)
         for at, execution in enumerate(executions):
-            if execution.claim is not None and execution in left_behind:  # it may be running still, so it keeps its key
+            if execution.claim is not None and execution in left_behind:  # it may still be running, so it keeps its key
                 outcomes[at] = replace(outcomes[at], settlement=replace(outcomes[at].settlement, swaps=()))
             if execution.guards:
                 self._flow.left(execution)
@@ -224,7 +224,7 @@ class Batches:
             try:
                 answers = self._store.exchange(pipeline.settlements(outcomes), []).settled
             except (EnqueueError, Unsupported) as error:
-                if len(outcomes) > 1:  # a follow-up in one of the settlements is refused by every store
+                if len(outcomes) > 1:  # every store refuses a batch with an invalid follow-up
                     for o in outcomes:
                         self._exchange(pipeline, [o], end_s)
                     return
@@ -247,7 +247,7 @@ class Batches:
 
 
 def _lanes(raws: Sequence[Mapping[str, Any]], executions: Sequence[Execution]) -> list[list[Execution]]:
-    """The executions of each group of a FIFO queue, up to the first message that must wait: those after it wait too."""
+    """Group the executions of a FIFO queue by message group, up to the group's first message that must wait."""
     of_handle = {execution.delivery.receipt.handle: execution for execution in executions}
     lanes: dict[str, list[Execution]] = {}
     blocked = set[str]()
@@ -261,7 +261,7 @@ def _lanes(raws: Sequence[Mapping[str, Any]], executions: Sequence[Execution]) -
 
 
 def worker_name() -> str:
-    """The worker's name: the function, and its environment."""
+    """Return this worker's name: the function's name, and the start of the id of its environment."""
     function = os.environ.get("AWS_LAMBDA_FUNCTION_NAME", "lambda")
     stream = os.environ.get("AWS_LAMBDA_LOG_STREAM_NAME", str(os.getpid())).rpartition("]")[2]
     return f"{function}:{stream[:12]}"

@@ -14,8 +14,8 @@ _VALUES = {"stringValue": "StringValue", "binaryValue": "BinaryValue", "dataType
 
 
 def records_of(event: Any) -> list[EventRecord]:
-    """The records of an SQS event. Raises ConfigError for any other event, and for a record without `messageId`: its
-    failure could not be reported, so Lambda would delete it."""
+    """Return the records of an SQS event. Raises ConfigError for any other event, and for a record without `messageId`:
+    Lambda would delete its message even if it failed, as the failure could not be reported."""
     records = event.get("Records") if isinstance(event, Mapping) else None
     if not isinstance(records, list) or not all(_is_of_sqs(record) for record in records):
         raise ConfigError(
@@ -49,7 +49,7 @@ def _is_attribute(value: Mapping[str, Any]) -> bool:
 
 
 def raw_of(record: EventRecord) -> dict[str, Any]:
-    """A record in the form of ReceiveMessage's response."""
+    """Return a record in the form of ReceiveMessage's response."""
     attributes = record.get("messageAttributes") or {}
     return {
         "MessageId": record["messageId"],
@@ -61,7 +61,7 @@ def raw_of(record: EventRecord) -> dict[str, Any]:
 
 
 def queues_of(records: Sequence[EventRecord]) -> dict[str, list[EventRecord]]:
-    """The records by the name of their SQS queue. A function may have several event sources, but an event has one."""
+    """Group the records by the name of their SQS queue. One event has one queue, but a function may have several."""
     by_queue: dict[str, list[EventRecord]] = {}
     for record in records:
         by_queue.setdefault(str(record.get("eventSourceARN", "")).rpartition(":")[2], []).append(record)
@@ -69,7 +69,7 @@ def queues_of(records: Sequence[EventRecord]) -> dict[str, list[EventRecord]]:
 
 
 def queue_named(name: str, prefix: str) -> str:
-    """redrive's name of an SQS queue. Raises ConfigError for one that is not under the prefix."""
+    """Return redrive's name of the SQS queue `name`. Raises ConfigError if the name does not begin with the prefix."""
     queue = name.removesuffix(".fifo").removeprefix(f"{prefix}-")
     if not name.startswith(f"{prefix}-") or not queue:
         raise ConfigError(
@@ -81,7 +81,7 @@ def queue_named(name: str, prefix: str) -> str:
 
 
 def answer(failed: Iterable[EventRecord]) -> dict[str, Any]:
-    """The response to Lambda: these failed, all others may be deleted."""
+    """Return the response to Lambda: the records `failed` are kept, and Lambda deletes all others."""
     return {"batchItemFailures": [{"itemIdentifier": record["messageId"]} for record in failed]}
 
 

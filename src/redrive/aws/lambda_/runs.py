@@ -17,7 +17,7 @@ from ...worker.executors.tasks import TaskExecutor
 from ...worker.executors.threads import ThreadExecutor
 from ...worker.settlement import fault_of
 
-UNWIND_S = 0.3  # how long an ended run may take to stop before it is left behind
+UNWIND_S = 0.3  # seconds in which an execution that was ended must stop, or it is left behind
 
 
 class Bounded:
@@ -32,7 +32,7 @@ class Bounded:
 
 
 def bounded(tasks: Mapping[str, TaskSpec], left_s: float) -> dict[str, Any]:
-    """These tasks, with timeouts of at most `left_s`."""
+    """Return these tasks with timeouts of at most `left_s`."""
     return {name: Bounded(task, left_s) for name, task in tasks.items()}
 
 
@@ -51,9 +51,9 @@ class LaneRunner:
         self._tasks = TaskExecutor(loop, self._ended, _nobody, lambda: self._current, None, 0.5)
 
     def run(self, lanes: Sequence[Sequence[Execution]], end_s: float) -> list[Execution]:
-        """Run lanes concurrently, and the executions of a lane in order. After one that failed, or had no time to
-        start, the rest of its lane is left. Returns when all have ended, or at `end_s` (of time.monotonic): executions
-        still running then get a timeout fault, are returned, and may continue."""
+        """Run the lanes concurrently, and the executions of a lane in order. If an execution fails, or lacks the time
+        to start, the rest of its lane is not run. Returns when all have ended, or at `end_s` (of time.monotonic):
+        executions that still run then get a timeout fault and are returned; they may continue."""
         return self._runner.run(self._all(lanes, end_s))
 
     async def _all(self, lanes: Sequence[Sequence[Execution]], end_s: float) -> list[Execution]:
@@ -70,7 +70,7 @@ class LaneRunner:
             left = [execution for execution in self._current if execution.started_s and not execution.finished_s]
             for execution in left:
                 _leave_behind(execution)
-            if any(execution.executor == "thread" for execution in left):  # their threads keep running, maybe forever
+            if any(execution.executor == "thread" for execution in left):  # these threads keep running, maybe for ever
                 self._threads.close()
                 self._threads = self._new_threads()
             self._current, self._ends = [], {}
@@ -87,7 +87,7 @@ class LaneRunner:
             async with places:
                 left_s = end_s - time.monotonic()
                 if left_s <= 0 or left_s < min(execution.task.policy.timeout_s, self._longest_s):
-                    return  # the remaining time is shorter than the longest run so far
+                    return  # the time left is shorter than the timeout and the longest execution so far
                 execution.task = Bounded(execution.task, left_s)
                 await self._one(execution)
             if _failed(execution):
@@ -103,8 +103,8 @@ class LaneRunner:
         return ThreadExecutor(self._limit, self._end_later, _nobody, None)
 
     def _end_later(self, executions: Sequence[Execution]) -> None:
-        """Like `_ended`, from any thread. The loop may have stopped already."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed already
+        """Like `_ended`, but called from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._ended, executions)
 
     def _ended(self, executions: Sequence[Execution]) -> None:
@@ -128,7 +128,7 @@ def _failed(execution: Execution) -> bool:
 
 
 def _leave_behind(execution: Execution) -> None:
-    """Give a timeout fault to an execution that did not stop when asked. Its results are lost."""
+    """Give a timeout fault to an execution that did not stop when asked. Its result is lost."""
     execution.end("timeout")
     execution.cause = "timeout"
     execution.fault = fault_of(execution, TimeoutError())

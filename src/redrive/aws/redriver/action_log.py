@@ -17,7 +17,7 @@ from ...redact import clip, in_json, redact_value
 from .steps import MoveStep, Raw, RedriveStep, redrives, state_in, text_of
 from .transfer import MoveOutcome
 
-TEXT_MAX = 500  # characters of a reason or an error
+TEXT_MAX = 500  # most characters of a reason or an error
 _encode = msgspec.json.Encoder().encode
 
 
@@ -56,7 +56,7 @@ def _action(step: RedriveStep) -> str:
 
 
 def _about(raw: Raw, step: RedriveStep) -> dict[str, Any]:
-    """The logged fields of a message: ids, attempts of its last life, redrives including this one, and last fault."""
+    """Return the logged fields of a message: ids, attempts of its last life, redrives with this one, last fault."""
     state = state_in(raw)
     own = _Envelope() if state is None else _envelope(raw["Body"])
     received = (raw.get("Attributes") or {}).get("ApproximateReceiveCount", 0)

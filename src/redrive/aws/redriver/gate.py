@@ -15,28 +15,28 @@ from ...store import Cells
 from .settings import RedriverSettings
 from .steps import DELAY_MAX_S
 
-HEALTH_S = 60  # seconds until a failed health URL is checked again
-HEALTH_WITHIN_S = 6.0  # limit of a check; 5 s to connect; a server that trickles bytes counts as down
-FORCED_S = 60  # seconds until a breaker held open by a person is checked again
+HEALTH_S = 60  # seconds until a health URL that failed is checked again
+HEALTH_WITHIN_S = 6.0  # most seconds of a check, 5 of them to connect; a server that trickles bytes counts as down
+FORCED_S = 60  # seconds until a breaker that a person holds open is checked again
 
 
 class Shut(Struct, frozen=True):
-    """The result of a closed gate: nothing may be moved now; check again in `wait_s`."""
+    """A closed gate: nothing may be moved now, for the reason `why`; check again in `wait_s` seconds."""
 
     wait_s: int
     why: str
 
 
 class Gate:
-    """Checks both gates. Raises ConfigError for a health check that is not a URL."""
+    """Checks the breaker and the health URL. Raises ConfigError for a health check that is not a URL."""
 
     def __init__(self, settings: RedriverSettings, cells: Cells | None, now_ms: Callable[[], int]) -> None:
         self._dependency, self._cells, self._now_ms = settings.dependency, cells, now_ms
         self._health = health_of(settings.auto)
 
     def shut(self) -> Shut | None:
-        """The reason against moving messages now, or None. Waits for the health URL for at most six seconds. Raises
-        StoreError if the breaker cannot be read."""
+        """Return why no message may be moved now and when to check again, or None. Waits for the health URL for at most
+        six seconds. Raises StoreError if the breaker cannot be read."""
         return self._left_alone() or self._down()
 
     def _left_alone(self) -> Shut | None:
@@ -53,13 +53,13 @@ class Gate:
             return None
         from ...flow.health import HealthChecks  # imported late: most deployments have no health URL
 
-        # Made each time: a Lambda is frozen between calls, so a check in the background would not proceed.
+        # A new object each time: a Lambda is frozen between calls, so a check in the background would not proceed.
         why = HealthChecks(first_s=HEALTH_WITHIN_S).down(self._health)
         return None if why is None else Shut(HEALTH_S, why)
 
 
 def health_of(auto: AutoRedrive) -> str | None:
-    """The health URL, or None. Raises ConfigError for a check by name."""
+    """Return the health URL in the settings, or None. Raises ConfigError for a check given by its name."""
     health = auto.gates.health
     if health is not None and not is_url(health):
         raise ConfigError(
@@ -70,7 +70,7 @@ def health_of(auto: AutoRedrive) -> str | None:
 
 
 def held_until_ms(state: flow.DependencyState, now_ms: int) -> int:
-    """The time until which a dependency must not be called, by its breaker or cool-down; 0 if it may be called."""
+    """Return the time until which breaker or cool-down forbid calls of the dependency; 0 if it may be called."""
     breaker = state.breaker
     if breaker.status == "forced_open":
         return now_ms + FORCED_S * 1000

@@ -1,4 +1,4 @@
-"""Schedule the messages of a re-driver: each is due in a second with room by the rate, after its own wait.
+"""Schedule the messages of a re-driver: each becomes due in a second that the rate has room for, after its own wait.
 
 SQS delays by whole seconds, so a message is given a second. T whole seconds together have room for rate·T + 1 messages,
 so any T seconds get at most rate·(T + 1) + 1: one second more than the rate.
@@ -32,20 +32,20 @@ from ...policy import draw
 from ...store import Cells
 from .steps import DELAY_MAX_S, MoveStep, Raw, RedriveStep
 
-AHEAD_S = 300  # how far a message may be put after its own wait; others stay dead, where gates still apply
-ROOM_S = 60  # when to check again if there was no room
-TRIES = 20  # attempts at the swap of the cell
+AHEAD_S = 300  # most seconds between a message's own wait and its second; if all are full, it stays dead
+ROOM_S = 60  # seconds until room is checked again after there was none
+TRIES = 20  # most attempts at the swap of the cell
 TTL_MS = 3_600_000
-KEPT_S = 2  # how long a past second is remembered
+KEPT_S = 2  # seconds for which the messages of a past second are remembered
 TENTHS = 10  # parts of a second
 _BYTES_MAX = 100_000  # bytes of encoded slots
 
-PaceSlots = Mapping[int, int]  # messages by tenth of a second of the epoch
+PaceSlots = Mapping[int, int]  # the number of messages by tenth of a second since the epoch
 _Fits = Callable[[int], bool]  # returns True if a second has room
 
 
 class Wish(Struct, frozen=True):
-    """The second wanted for a message: `at_s` or the next free one up to `last_s`, else one from `first_s` on."""
+    """The seconds wanted for a message: `at_s`, or a later one up to `last_s`, or else one from `first_s` on."""
 
     first_s: int
     at_s: int
@@ -53,7 +53,7 @@ class Wish(Struct, frozen=True):
 
 
 def room(per_s: float, second: int) -> int:
-    """The number of messages that may arrive in this second; it alternates if the rate is not a whole number.
+    """Return how many messages may arrive in this second; the number alternates if the rate is not a whole number.
 
     >>> [room(2.5, second) for second in range(4)], sum(room(0.1, second) for second in range(100))
     ([2, 3, 2, 3], 10)
@@ -64,8 +64,8 @@ def room(per_s: float, second: int) -> int:
 def take(
     slots: PaceSlots, per_s: float, wishes: Sequence[Wish], tenth: int = 0, *, evenly: bool = True
 ) -> tuple[PaceSlots, list[int | None]]:
-    """Assign a second to each wish, in order; None if all of its seconds are full. Also returns the updated slots. All
-    arrive in this tenth of their seconds; unless `evenly`, as many at once as a second has room for."""
+    """Assign a second to each wish, in order; None if all of its seconds are full. Also returns the updated slots.
+    Messages arrive in this tenth of their seconds. With `evenly`, each tenth takes its part of the second's room."""
     taken, seconds = dict(slots), list[int | None]()
     sums = Counter[int]()
     for at, count in slots.items():
@@ -90,14 +90,14 @@ def take(
 
 
 class _Way:
-    """Finds seconds with room. A full second stays full, so it is skipped from then on."""
+    """Finds a second with room. Full seconds stay full, so later searches skip them."""
 
     def __init__(self, fits: _Fits) -> None:
         self._fits = fits
-        self._after: dict[int, int] = {}  # by full second: the next one that may have room
+        self._after: dict[int, int] = {}  # by full second: the next second that may have room
 
     def find(self, wish: Wish) -> int | None:
-        """The first second with room from the wanted one on; otherwise the last one before it."""
+        """Return the first second with room from `at_s` to `last_s`, or else the last one from `first_s` on."""
         passed: list[int] = []
         second = wish.at_s
         while second <= wish.last_s and (second in self._after or not self._fits(second)):
@@ -110,12 +110,12 @@ class _Way:
 
 
 def merged(one: PaceSlots, other: PaceSlots) -> PaceSlots:
-    """Merge two views of the same slots: the higher number of each, since neither counts too many."""
+    """Merge two counts of the same slots: the higher number of each, since neither counts too many."""
     return {at: max(one.get(at, 0), other.get(at, 0)) for at in one.keys() | other.keys()}
 
 
 def current(slots: PaceSlots, now_s: int) -> PaceSlots:
-    """The slots that are not past."""
+    """Return the slots without those of past seconds."""
     return {at: count for at, count in slots.items() if at // TENTHS > now_s - KEPT_S}
 
 
@@ -128,7 +128,7 @@ def encode(slots: PaceSlots) -> bytes:
 
 
 def decode(value: bytes) -> PaceSlots:
-    """Decode slots; empty for invalid bytes."""
+    """Decode slots; an invalid value gives empty slots."""
     try:
         reader = zlib.decompressobj()
         first, counts = msgspec.msgpack.decode(reader.decompress(value, _BYTES_MAX), type=tuple[int, list[int]])
@@ -145,18 +145,15 @@ def as_text(slots: PaceSlots) -> str:
 
 
 def of_text(text: str) -> PaceSlots:
-    """Decode slots from text; empty for invalid text."""
+    """Decode slots from text; an invalid text gives empty slots."""
     try:
         return decode(base64.b64decode(text, validate=True))
     except (binascii.Error, ValueError):
         return {}
 
 
-# -- who knows which seconds were given
-
-
 class Book(Protocol):
-    """The seconds of the rate that are assigned to messages."""
+    """Records which seconds of the rate are assigned to messages."""
 
     def take(self, per_s: float, wishes: Sequence[Wish], now_ms: int, *, evenly: bool = True) -> list[int | None]:
         """Assign a second to each wish; None for a wish without room. Raises StoreError."""
@@ -164,7 +161,7 @@ class Book(Protocol):
 
 
 class Shared:
-    """The assigned seconds of all re-drivers of the dead-letter queue `dead`, in a cell."""
+    """The assigned seconds of all re-drivers of the dead-letter queue `dead`, in one cell."""
 
     def __init__(self, cells: Cells, dead: str) -> None:
         self._cells, self._key = cells, f"redriver/pace/{dead.rpartition('/')[2]}"
@@ -183,7 +180,7 @@ class Shared:
 
 
 class Known:
-    """The used seconds known to this process: its own, and those that the previous re-driver passed on."""
+    """The assigned seconds known to this process: its own, and those that the previous re-driver passed on."""
 
     def __init__(self) -> None:
         self._slots: PaceSlots = {}
@@ -200,18 +197,18 @@ class Known:
             self._slots = merged(self._slots, more)
 
     def to_come(self, now_s: int) -> PaceSlots:
-        """The used seconds that are not past."""
+        """Return the assigned seconds that are not past."""
         with self._lock:
             self._slots = current(self._slots, now_s)
             return self._slots
 
     def lasts_s(self, now_s: int) -> int:
-        """The number of seconds until the last used second is over; 0 if it already is."""
+        """Return the number of seconds until the last assigned second is over; 0 if it already is."""
         return max(0, max(self.to_come(now_s), default=0) // TENTHS - now_s)
 
 
 class Pace:
-    """The rate and jitter of `auto`, applied to the used seconds in a book."""
+    """Assigns seconds in a book to messages, by the rate and jitter of `auto`."""
 
     def __init__(self, auto: AutoRedrive, book: Book) -> None:
         self._auto, self._book = auto, book
@@ -223,21 +220,21 @@ class Pace:
 
     @property
     def room_s(self) -> int:
-        """When to check for room again, in seconds: not so soon that there is little or none."""
+        """Return after how many seconds to check for room again: late enough to find some."""
         return min(max(ROOM_S, math.ceil(1 / self._auto.rate)), DELAY_MAX_S)
 
     @property
     def next_s(self) -> int:
-        """The seconds until a FIFO queue has room again."""
+        """Return after how many seconds the rate has room for another message, on a FIFO queue."""
         return min(max(1, math.ceil(1 / self._auto.rate)), DELAY_MAX_S)
 
     def wait_s(self, raw: Raw, step: MoveStep) -> int:
-        """The message's own wait, with the jitter of this redrive, in seconds."""
+        """Return the message's own wait with the jitter of this redrive, in seconds."""
         return math.ceil(self._auto.delay_s(step.attempt, _draw(raw, step)))
 
     def placed(self, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep | None]]:
-        """The steps, each move with its delay to a second with room; None if there is no room. Moves to the poison
-        queue have no rate. Raises StoreError."""
+        """Return the steps, each move with the delay to its assigned second; None for a move that the rate has no room
+        for. Moves to the poison queue have no rate. Raises StoreError."""
         moves = [(raw, step) for raw, step in steps if isinstance(step, MoveStep)]
         now_s = now_ms // 1000
         wishes = [self._wish(raw, step, now_s) for raw, step in moves]
@@ -246,16 +243,16 @@ class Pace:
                 for raw, step in steps]  # fmt: skip
 
     def go_now(self, count: int, now_ms: int) -> int:
-        """The number out of `count` messages that may be moved right now, since a FIFO queue has no delays. Unused room
-        of the last second may be used too. Raises StoreError."""
+        """Return how many of `count` messages may be moved right now, since a FIFO queue cannot delay messages. Unused
+        room of the last second may be used too. Raises StoreError."""
         now_s = now_ms // 1000
         wishes = [Wish(now_s - 1, now_s, now_s)] * count
         given = self._book.take(self._auto.rate, wishes, now_ms, evenly=False) if count else []
         return count - given.count(None)
 
     def _wish(self, raw: Raw, step: MoveStep, now_s: int) -> Wish:
-        """The wish for a message: its own wait with jitter, up to SQS's longest delay. If those seconds are full, it
-        may arrive a little sooner: else messages that wait 15 minutes would get one second's room per check."""
+        """Return the wanted seconds of a message: its own wait with jitter, up to SQS's longest delay. If those are
+        full, an earlier second will do: else messages that wait 15 minutes would get one second's room per check."""
         low_s, high_s = (min(math.ceil(self._auto.delay_s(step.attempt, u)), DELAY_MAX_S) for u in (0.0, 1.0))
         at_s = low_s + math.floor(_draw(raw, step) * (high_s - low_s + 1))
         first_s = min(low_s, DELAY_MAX_S - 2 * ROOM_S)

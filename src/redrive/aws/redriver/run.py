@@ -22,12 +22,12 @@ from .steps import MoveStep, Raw, RedriveStep, group_of, next_step
 from .transfer import BATCH_MAX, MoveOutcome, SqsCall, hide, receive, send
 from .work_queue import GO_ON, LOOK, LOOKS, NOTHING, Chain, Said, count
 
-HOLD_S = 60  # visibility timeout of received messages
-EACH = 100  # dead messages per additional Lambda that a trigger starts
-AGAIN_S = 15  # delay of the next re-driver for messages that this one had no time for; the queue's counts lag a little
-AFTER_S = 30  # delay of its first work-queue message after the end of the re-driver at work
-QUIET_S = 300  # after this an alarm is in the state OK again, so that the next death changes its state
-GATE_MS = 10_000  # interval between gate checks while messages are moved
+HOLD_S = 60  # seconds for which received messages are hidden
+EACH = 100  # a trigger starts one more Lambda for each this many dead messages
+AGAIN_S = 15  # seconds until the next run, for messages that this one had no time for; SQS's counts lag a little
+AFTER_S = 30  # seconds after the end of the re-driver at work until the check of its messages
+QUIET_S = 300  # seconds after which an alarm is in the state OK again, so that the next death changes its state
+GATE_MS = 10_000  # ms between checks of the gates while messages are moved
 FAN_OUT = 5
 _OTHERS = "another re-driver is at work, or comes"
 
@@ -40,7 +40,7 @@ class Continuation(Struct, frozen=True):
 
 
 class RedriverReport(Struct):
-    """The report of a run of the re-driver. `again_s`: delay of the next run, None if none; `why`: its reason."""
+    """The report of a run of the re-driver. `again_s`: seconds until the next run, None if none; `why`: its reason."""
 
     redriven: int = 0
     isolated: int = 0
@@ -50,9 +50,9 @@ class RedriverReport(Struct):
 
 
 class Redriver:
-    """One run of the re-driver. `call` calls SQS, `left_s()` returns the seconds left, `now_ms()` the time. The used
-    seconds of the rate are in `cells`, or without cells in `known` and in `said`, from the work-queue message that
-    called it."""
+    """One run of the re-driver. `call` calls SQS, `left_s()` returns the seconds left, `now_ms()` the time. The
+    assigned seconds of the rate are in `cells`; without cells in `known`, and in `said`, which the calling work-queue
+    message passed on."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class Redriver:
         self._pace = Pace(settings.auto, known if cells is None else Shared(cells, settings.dead))
         self._chain = Chain(call, work.url, now_ms, self._known)
         self._gate, self._asked_ms = Gate(settings, cells, now_ms), 0
-        self._later: Shut | None = None  # why no more messages may be moved now
+        self._later: Shut | None = None  # why this run may move no more messages
         self.carried = RedriverReport()
 
     def run(self, *, trigger: bool) -> RedriverReport:
-        """Move messages until none is left or the time is over, and have the next run called if any are left.
-        `trigger`: the run was not called by the work queue, so it may call others. Raises StoreError, ConfigError."""
+        """Move messages until none is left or the time is over; if any are left, schedule the next run. `trigger`: the
+        run was not called by the work queue, so it may call others. Raises StoreError, ConfigError."""
         if self._known is not None:
             self._known.learn(self._said.slots)
             if self._left_to_others(trigger):
@@ -95,8 +95,6 @@ class Redriver:
             self._look_back()
         return self.carried
 
-    # -- whether, and by how many
-
     def _shut(self) -> Shut | None:
         self._asked_ms = self._now_ms()
         try:
@@ -105,13 +103,13 @@ class Redriver:
             return Shut(ROOM_S, f"whether its breaker is open is not known: {error}")
 
     def _any_dead(self) -> bool:
-        """True if messages are left: visible to a poll that asks all of SQS's servers, or held."""
+        """True if the dead-letter queue has messages: visible to a poll that asks all of SQS's servers, or held."""
         dead = self._settings.dead
         return bool(receive(self._call, dead, 1, visibility_s=0)) or any(count(self._call, dead))
 
     def _left_to_others(self, trigger: bool) -> bool:
-        """True if other runs in the work queue continue, so this one, which was not called to continue, may end: one is
-        enough, or nothing can be moved now. Later checks make sure that they did."""
+        """Return whether other runs in the work queue do the work, so that this one may end; if so, schedule a check
+        that they did. Another run must be at work, and this one must not have been called to continue."""
         others = self._chain.others(0 if trigger else 1) if trigger or self._said.look else None
         if others is None:
             return False
@@ -122,7 +120,7 @@ class Redriver:
         return True
 
     def _alone(self) -> bool:
-        """True if no other run started at the same moment: of those in the work queue only the last continues."""
+        """Send a check of this run, then return True if no other run continues: of those at once only the last does."""
         after_s = math.ceil(max(0, self._left_s())) + AFTER_S
         self._go_on(after_s, "it looks after the one at work", LOOK)
         if not self._chain.others(1):
@@ -131,7 +129,7 @@ class Redriver:
         return False
 
     def _fan_out(self) -> None:
-        """Call more Lambdas, one for each EACH dead messages, minus those already called."""
+        """Call more Lambdas, one for each EACH dead messages, minus those that are already called."""
         if self._work.url is None:
             return
         dead = count(self._call, self._settings.dead)[0]
@@ -140,9 +138,9 @@ class Redriver:
             self._chain.call_another(0, "fan-out")
 
     def _look_back(self) -> None:
-        """Have the next run called if messages are left: deferred by gate or rate, unseen for lack of time, held by
-        others (who may have died) or failed; or if some are due while their alarm is still on, and so would not
-        call."""
+        """Schedule the next run if messages are left: put off by gate or rate, not received for lack of time, held by
+        other consumers, which may have died, or failed; or if messages are due while the alarm is still on, which then
+        calls nothing."""
         if self._later is not None:
             self._go_on(self._later.wait_s, self._later.why)
             return
@@ -165,7 +163,7 @@ class Redriver:
     # -- batches
 
     def _drain(self, *, first: bool) -> bool:
-        """Move batch after batch. False if the rest is left to others."""
+        """Move batch after batch. Returns False if the rest is left to other runs."""
         while self._left_s() > 0:
             if self._now_ms() - self._asked_ms >= GATE_MS and (shut := self._shut()):
                 self._later = shut
@@ -181,7 +179,7 @@ class Redriver:
         return True
 
     def _move(self, messages: Sequence[Raw]) -> bool:
-        """Move a batch. True if any message moved or may still move: if a whole batch fails, so will the next one."""
+        """Move a batch. Returns False if further batches would fail too: the whole batch failed, or the cells did."""
         now_ms, auto = self._now_ms(), self._settings.auto
         steps: list[tuple[Raw, RedriveStep]] = [(raw, next_step(raw, now_ms, auto)) for raw in messages]
         try:
@@ -197,16 +195,16 @@ class Redriver:
         return len(done.failures) < len(messages) and self._later is None
 
     def _placed(self, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
-        """The steps for which the rate has room. Other messages become visible again after HOLD_S."""
+        """Return the steps that the rate has room for. Other messages become visible again after HOLD_S."""
         placed = self._pace.placed(steps, now_ms)
         if any(step is None for _, step in placed):
             self._later = Shut(self._pace.room_s, self._pace.full)
         return [(raw, step) for raw, step in placed if step is not None]
 
     def _waited(self, steps: Sequence[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
-        """The steps of messages that have waited in the dead-letter queue, since a FIFO queue cannot delay single
-        messages, and for which the rate has room now. The others are hidden for the rest of their wait and block their
-        groups, which keeps the order."""
+        """Return the steps of messages that have waited long enough in the dead-letter queue, since a FIFO queue cannot
+        delay single messages, and for which the rate has room now. The others are hidden for the rest of their wait and
+        block their groups, which keeps the order."""
         going: list[tuple[Raw, RedriveStep]] = []
         waiting: dict[str, int] = {}
         hidden: list[Raw] = []
@@ -229,7 +227,7 @@ class Redriver:
     def _with_room(
         self, going: Sequence[tuple[Raw, RedriveStep]], now_ms: int
     ) -> tuple[list[tuple[Raw, RedriveStep]], list[Raw]]:
-        """Split by the room of the rate: steps to take now, and messages in excess, with later ones of their groups."""
+        """Split the steps: those with room in the rate, and messages without room, with later ones of their groups."""
         free = self._pace.go_now(sum(isinstance(step, MoveStep) for _, step in going), now_ms)
         stuck: set[str] = set()
         gone: list[tuple[Raw, RedriveStep]] = []
@@ -250,6 +248,6 @@ class Redriver:
 
 
 def _left_s(raw: Raw, wait_s: int, now_ms: int) -> int:
-    """The seconds that a message still has to wait; a FIFO dead-letter queue records when it arrived."""
+    """Return the seconds that a message still has to wait since it arrived in the FIFO dead-letter queue."""
     died_ms = int((raw.get("Attributes") or {}).get("SentTimestamp", now_ms))
     return max(0, -(-(died_ms + wait_s * 1000 - now_ms) // 1000))

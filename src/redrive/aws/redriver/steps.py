@@ -19,18 +19,18 @@ from ...message import Isolate
 from ...stores.sqs.wire import ATTEMPT, BYTES_MAX, STATE, MessageState, decode, encode, revived, size_of
 
 FIRST: Final = "x-original-first-receive-timestamp"
-WHY: Final = "x-redrive-why"  # attribute with the reason of an isolation, if it fits
-DELAY_MAX_S = 900  # longest delay of SQS
+WHY: Final = "x-redrive-why"  # attribute with the reason why a message was isolated, if there is room
+DELAY_MAX_S = 900  # SQS's longest delay, in seconds
 ATTRIBUTES_MAX = 10
-_OF_DEATH = ("reason", "error", "fingerprint")  # attributes of redrive's dead letters
+_OF_DEATH = ("reason", "error", "fingerprint")  # attributes that redrive adds to its dead letters
 _OWN = re.compile(r'"rdversion"\s*:')  # matches redrive's envelope
 
 Raw = Mapping[str, Any]  # an entry of ReceiveMessage's response, with all attributes
 
 
 class MoveStep(Struct, frozen=True):
-    """Move the message back to its queue, to run in `delay_s`, as its redrive number `attempt`. It becomes visible in
-    `comes_s`; None: in `delay_s`, as far as SQS can delay it."""
+    """Move the message back to its queue, to run in `delay_s` seconds, as its redrive number `attempt`. It becomes
+    visible in `comes_s` seconds; None: in `delay_s`, as far as SQS can delay a message."""
 
     delay_s: int
     attempt: int
@@ -41,7 +41,7 @@ RedriveStep = MoveStep | Isolate
 
 
 def next_step(raw: Raw, now_ms: int, auto: AutoRedrive) -> RedriveStep:
-    """The step of a dead message: back after `auto.delay_s(n)` for the n-th time, poison after `max_redrives`.
+    """Return the step of a dead message: for the n-th redrive back after `auto.delay_s(n)`, after the last to poison.
 
     A message without room for its count (10 attributes of its own, or 1 MiB) could be redriven for ever, so it is
     isolated. The wait counts from now, as SQS does not record the time of death.
@@ -58,8 +58,8 @@ def next_step(raw: Raw, now_ms: int, auto: AutoRedrive) -> RedriveStep:
 
 
 def redrives(raw: Raw) -> int:
-    """The number of redrives of a message, from `x-redrive-attempt` or from its redrive state: the higher one counts,
-    and an unreadable one counts as 0."""
+    """Return how often a message was redriven, by its attribute `x-redrive-attempt` or its redrive state: the higher
+    number, and an unreadable number counts as 0."""
     value = text_of(raw, ATTEMPT) or ""
     counted = int(value) if re.fullmatch("[0-9]{1,9}", value, re.ASCII) else 0
     state = state_in(raw)
@@ -67,7 +67,7 @@ def redrives(raw: Raw) -> int:
 
 
 def entry_of(raw: Raw, step: RedriveStep, url: str, now_ms: int, auto: AutoRedrive) -> dict[str, Any]:
-    """The entry for SendMessageBatch, without an Id.
+    """Return the entry of the message for SendMessageBatch, without an Id.
 
     If the delay is too long for SQS (15 minutes; none on FIFO), redrive's own messages wait in their queue, as for any
     long delay; foreign ones wait 15 minutes, or not at all. On FIFO queues a repeat of the same move has the same
@@ -95,18 +95,18 @@ def entry_of(raw: Raw, step: RedriveStep, url: str, now_ms: int, auto: AutoRedri
 
 
 def group_of(raw: Raw) -> str:
-    """The message's FIFO group; without one its id."""
+    """Return the message's FIFO group; the message's id if it has none."""
     return str((raw.get("Attributes") or {}).get("MessageGroupId") or raw["MessageId"])
 
 
 def text_of(raw: Raw, name: str) -> str | None:
-    """The text of a message attribute; None if there is none."""
+    """Return the text of the message attribute `name`; None if the message has no such attribute."""
     value = ((raw.get("MessageAttributes") or {}).get(name) or {}).get("StringValue")
     return None if value is None else str(value)
 
 
 def _back(raw: Raw, attempt: int, now_ms: int, auto: AutoRedrive, *, due_ms: int | None) -> dict[str, Any]:
-    """The attributes of a message that goes back; redrive's own messages begin a fresh life."""
+    """Return the attributes of a message that goes back to its queue; redrive's own messages begin a fresh life."""
     attributes = _attributes(raw) | {ATTEMPT: _number(attempt)}
     state = state_in(raw)
     if state is not None:
@@ -120,7 +120,7 @@ def _back(raw: Raw, attempt: int, now_ms: int, auto: AutoRedrive, *, due_ms: int
 
 
 def _isolated(raw: Raw, why: str) -> dict[str, Any]:
-    """The unchanged attributes, plus the reason if it fits."""
+    """Return the attributes of a message that goes to the poison queue: unchanged, plus the reason `why` if it fits."""
     attributes = _attributes(raw)
     longer = attributes | {WHY: {"DataType": "String", "StringValue": why}}
     fits = len(longer) <= ATTRIBUTES_MAX and size_of(raw["Body"], longer) <= BYTES_MAX
@@ -134,7 +134,7 @@ def _attributes(raw: Raw) -> dict[str, Any]:
 
 
 def state_in(raw: Raw) -> MessageState | None:
-    """The state that redrive stores with its own messages; None for foreign ones."""
+    """Return the state that redrive stores with its own messages; None for other messages."""
     value = text_of(raw, STATE)
     if value is None:
         return MessageState() if _OWN.search(raw["Body"]) else None

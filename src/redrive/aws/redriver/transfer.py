@@ -47,7 +47,7 @@ class MoveOutcome(Struct, frozen=True):
 
 
 def receive(call: SqsCall, url: str, limit: int, *, visibility_s: int, wait_s: int = 1) -> list[Raw]:
-    """Receive at most ten messages, with the attributes for `steps`. A wait of one second asks all of SQS's servers."""
+    """Receive at most ten messages with all attributes. A wait of one second asks all of SQS's servers."""
     answer = call(
         "ReceiveMessage",
         QueueUrl=url,
@@ -82,7 +82,7 @@ def send(
 
 
 def delete(call: SqsCall, url: str, sent: Sequence[tuple[Raw, RedriveStep]]) -> MoveOutcome:
-    """Delete the sent messages; the outcome counts failures."""
+    """Delete the sent messages from the dead-letter queue; the outcome has only the failures."""
     done = MoveOutcome()
     for at in range(0, len(sent), BATCH_MAX):
         done += _delete(call, url, sent[at : at + BATCH_MAX])
@@ -90,7 +90,7 @@ def delete(call: SqsCall, url: str, sent: Sequence[tuple[Raw, RedriveStep]]) -> 
 
 
 def hide(call: SqsCall, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -> None:
-    """Make message n visible again in `seconds[n]`. If the call fails, the old visibility timeout stays."""
+    """Make message number n visible again in `seconds[n]`. If the call fails, the old visibility timeout stays."""
     for at in range(0, len(raws), BATCH_MAX):
         entries = [
             {"Id": str(n), "ReceiptHandle": raws[n]["ReceiptHandle"], "VisibilityTimeout": seconds[n]}
@@ -100,8 +100,8 @@ def hide(call: SqsCall, url: str, raws: Sequence[Raw], seconds: Sequence[int]) -
 
 
 def hold(call: SqsCall, url: str, raws: Sequence[Raw], seconds: int) -> list[Raw]:
-    """Extend the visibility of messages; returns those still in the queue under this receipt. Deleted ones, and those
-    visible again, are left out. Raises StoreUnavailable."""
+    """Hide these messages for `seconds` from now; return those still held under their receipts. A message that was
+    deleted, or became visible again, is left out. Raises StoreUnavailable."""
     held: list[Raw] = []
     for at in range(0, len(raws), BATCH_MAX):
         batch = raws[at : at + BATCH_MAX]
@@ -115,7 +115,7 @@ def hold(call: SqsCall, url: str, raws: Sequence[Raw], seconds: int) -> list[Raw
 
 
 def calls(client: Any) -> SqsCall:
-    """The calls of a boto3 client by action name, raising redrive's errors."""
+    """Return a function that calls an action of this boto3 client by its name and raises redrive's errors."""
 
     def call(action: str, **parameters: Any) -> dict[str, Any]:
         method = getattr(client, aws.method_of(action))
@@ -176,7 +176,7 @@ class _Failed(Struct, frozen=True):
 
 
 def _call(call: SqsCall, action: str, url: str, entries: Sequence[dict[str, Any]]) -> dict[int, _Failed]:
-    """The failed entries by number; all of them if the call failed."""
+    """Call a batch action; return the failed entries by number, or all entries if the call failed."""
     try:
         answer = call(action, QueueUrl=url, Entries=[{"Id": str(n), **entry} for n, entry in enumerate(entries)])
     except StoreError as error:
@@ -191,7 +191,7 @@ def _failed(action: str, failure: dict[str, Any]) -> _Failed:
 
 
 def _waves(steps: Sequence[tuple[Raw, RedriveStep]]) -> Iterator[list[tuple[Raw, RedriveStep]]]:
-    """The first message of each FIFO group, then the second of each, and so on."""
+    """Yield the first message of each FIFO group, then the second of each, and so on."""
     groups: dict[str, list[tuple[Raw, RedriveStep]]] = {}
     for step in steps:
         groups.setdefault(group_of(step[0]), []).append(step)

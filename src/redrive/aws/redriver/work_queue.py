@@ -26,14 +26,14 @@ from .transfer import SqsCall
 
 GO_ON, LOOK = "go on", "look"
 ALARM = "ALARM"
-LOOKS = 3  # checks that found others who will check: one alone may rely on a lagging count
-TRIES = 3  # attempts to send a message to the work queue
+LOOKS = 3  # checks that may find other runs and leave the work to them; then this run checks itself: a count may lag
+TRIES = 3  # most attempts to send a message to the work queue
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
 class Said(Struct, frozen=True):
-    """The work-queue messages that called a re-driver. `look`: continue only if no other run does, after `looks` checks
-    that found others; `slots` are the used seconds passed on."""
+    """What the work-queue messages say that called a re-driver. `look`: continue only if no other run does, after
+    `looks` checks that found others. `slots`: the assigned seconds passed on."""
 
     look: bool = False
     looks: int = 0
@@ -44,26 +44,26 @@ NOTHING = Said()
 
 
 class Others(Struct, frozen=True):
-    """Other runs are in the work queue. `come`: one of them has not started yet."""
+    """Other runs are in the work queue. `come`: at least one of them has not started yet."""
 
     come: bool
 
 
 class Chain:
-    """The work queue `url` of a re-driver, if it has one. Its messages carry the used seconds in `known`."""
+    """The work queue `url` of a re-driver, if it has one. Its messages carry the assigned seconds in `known`."""
 
     def __init__(self, call: SqsCall, url: str | None, now_ms: Callable[[], int], known: Known | None) -> None:
         self._call, self._url, self._now_ms, self._known = call, url, now_ms, known
 
     def others(self, own: int) -> Others | None:
-        """The other runs in the work queue, which has `own` messages of this run; None if none. Raises StoreError."""
+        """Return the other runs in the work queue, if any; `own` of its messages are this run's. Raises StoreError."""
         if self._url is None:
             return None
         seen, held, delayed = count(self._call, self._url)
         return Others(seen + delayed > 0) if seen + held + delayed > own else None
 
     def call_another(self, delay_s: int, why: str, word: str = GO_ON, looks: int = 0) -> None:
-        """Have another run called in `delay_s`, if there is a work queue. Raises StoreError."""
+        """Let another run be called in `delay_s` seconds, if there is a work queue. Raises StoreError."""
         if self._url is None:
             return
         given = self._known.to_come(self._now_ms() // 1000) if self._known is not None and word == GO_ON else {}
@@ -79,12 +79,12 @@ class Chain:
         raise StoreError(f"the work queue {self._url} took no message: {said}")
 
     def some_s(self, least_s: int) -> int:
-        """A random time from `least_s` up to twice that, so that two runs do not meet again and again."""
+        """Return random seconds from `least_s` up to twice that, so that two runs do not meet again and again."""
         return least_s + int(draw(new_id(self._now_ms()), 0, 0) * least_s)
 
 
 def count(call: SqsCall, url: str) -> tuple[int, int, int]:
-    """The number of visible, held and delayed messages of a queue. Raises StoreError."""
+    """Return the numbers of visible, held and delayed messages of a queue. Raises StoreError."""
     counts = call("GetQueueAttributes", QueueUrl=url, AttributeNames=list(_COUNTS))["Attributes"]
     seen, held, delayed = (int(counts.get(name, 0)) for name in _COUNTS)
     return seen, held, delayed
@@ -97,13 +97,13 @@ class _TriggerBody(Struct):
 
 
 def body(word: str, why: str, looks: int, given: PaceSlots) -> str:
-    """The text of a work-queue message: GO_ON or LOOK, and data for the next run."""
+    """Return the text of a work-queue message: the word GO_ON or LOOK, and data for the next run."""
     more = ({"looks": looks} if looks else {}) | ({"slots": as_text(given)} if given else {})
     return json.dumps({"redrive": word, "why": why, **more})
 
 
 def said(texts: Sequence[str]) -> Said:
-    """Merge these work-queue messages. Never raises: an invalid one counts as GO_ON."""
+    """Merge the texts of several work-queue messages into one `Said`. Never raises: an invalid text counts as GO_ON."""
     markers = [_read(text) for text in texts]
     known: PaceSlots = {}
     for each in markers:
@@ -123,8 +123,8 @@ def _read(text: str) -> _TriggerBody:
 
 
 class Trigger(Struct, frozen=True):
-    """The trigger of a run. `acts`: it calls for action, unlike the end of an alarm. `work`: it came from the work
-    queue, with `said`."""
+    """The trigger of a run. `acts`: messages are to be moved, unlike at the end of an alarm. `work`: the trigger came
+    from the work queue, with `said`."""
 
     what: str
     acts: bool = True
@@ -133,7 +133,7 @@ class Trigger(Struct, frozen=True):
 
 
 def trigger_of(event: Any) -> Trigger:
-    """Read the trigger in an event. Never raises: an unknown event is a call, which costs little if none is dead."""
+    """Read the trigger from an event. Never raises: an unknown event is a call, which costs little if none is dead."""
     if not isinstance(event, Mapping):
         return Trigger("a call")
     records = event.get("Records")
@@ -149,7 +149,7 @@ def _of_records(records: list[Any]) -> Trigger:
     first = records[0]
     if first.get("eventSource") == "aws:sqs":
         alarms = [_alarm(record.get("body")) for record in records if isinstance(record, Mapping)]
-        if all(alarm is not None for alarm in alarms):  # the topic feeds the work queue
+        if all(alarm is not None for alarm in alarms):  # the work queue subscribes to the alarm's topic
             acts = any(alarm == ALARM for alarm in alarms)
             return Trigger("alarm, by the work queue", acts=acts, work=True, said=Said(look=True))
         texts = [_at(record, "body") for record in records if isinstance(record, Mapping)]
@@ -159,7 +159,7 @@ def _of_records(records: list[Any]) -> Trigger:
 
 
 def _alarm(text: Any) -> str | None:
-    """The new state in an alarm's notification, also one inside a notification of SNS; None for other text."""
+    """Return the new state in an alarm's notification, also one inside a notification of SNS; None for other text."""
     try:
         alarm = json.loads(text)
         if isinstance(alarm, dict) and isinstance(alarm.get("Message"), str):

@@ -24,8 +24,8 @@ _SIGNS = ("=", "<", "<=", ">", ">=")
 
 
 def filter_policy(filter: Any, scope: str = "attributes") -> str:
-    """The filter policy as JSON for SNS. Raises ConfigError for one that SNS would refuse: more than five keys, more
-    than 150 combinations of values, an unknown matcher."""
+    """Return the filter policy as JSON for SNS. Raises ConfigError for a filter that SNS would refuse: more than five
+    keys, more than 150 combinations of values, an unknown matcher."""
     if scope not in SCOPES:
         raise ConfigError(f"scope={scope!r}; expected one of {', '.join(map(repr, SCOPES))}")
     if not isinstance(filter, Mapping) or not filter:
@@ -108,8 +108,8 @@ def _check_number(where: str, number: Any) -> None:
 
 
 class Publisher(Struct, frozen=True):
-    """A topic of SNS for the queues of `at`, and its boto3 client. `names`: the SQS names that the app gives queues and
-    their dead-letter queues."""
+    """A topic of SNS that publishes to the queues at `at`, with its boto3 client. `names`: the SQS names that the app
+    gives queues and their dead-letter queues."""
 
     name: str
     arn: str
@@ -142,7 +142,7 @@ def subscribe(topic: Publisher, queue: str, filter: FilterPolicy | None, scope: 
 
 
 class _Queues:
-    """The queues of one subscription, with the attributes and policies that its topic requires."""
+    """The SQS queues of one subscription; sets the attributes and policies that the topic requires."""
 
     def __init__(self, sqs: Sqs, topic: Publisher) -> None:
         self._sqs, self._topic, self._prefix = sqs, topic, topic.at.prefix
@@ -154,7 +154,7 @@ class _Queues:
         return self.queues.attributes(url, "QueueArn")["QueueArn"]
 
     def dead_letters(self, queue: str, queue_arn: str) -> str:
-        """The ARN of the subscription's own queue for undeliverable messages; FIFO for a FIFO topic."""
+        """Return the ARN of the subscription's queue for undeliverable messages; create that queue if needed."""
         fifo = FIFO if self._topic.is_fifo else ""
         name = f"{self._prefix}-{queue.removesuffix(FIFO)}-from-{self._topic.name.removesuffix(FIFO)}-dlq{fifo}"
         if len(name) > NAME_MAX:
@@ -171,7 +171,7 @@ class _Queues:
         return arn
 
     def allow(self, url: str, arn: str) -> None:
-        """Let the topic send to the queue. Other statements of its policy are kept."""
+        """Let the topic send to the queue. Other statements of the queue's policy are kept."""
         document = self.queues.attributes(url, "Policy").get("Policy")
         policy: dict[str, Any] = json.loads(document) if document else {"Version": "2012-10-17", "Statement": []}
         sid = f"redrive-{self._topic.name.removesuffix(FIFO)}".replace("_", "-").replace("-", "")[:100]
@@ -191,7 +191,7 @@ class _Queues:
 
 
 def _subscribed(topic: Publisher, arn: str, attributes: Mapping[str, str]) -> str:
-    """Create the subscription, or update its attributes; returns its ARN."""
+    """Create the queue's subscription to the topic, or update its attributes; return the subscription's ARN."""
     known = _known(topic, arn)
     if known is None:
         answer = _call(

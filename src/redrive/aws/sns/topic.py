@@ -30,8 +30,8 @@ from ...stores.validation import admit
 from .subscriptions import FilterPolicy, Publisher, filter_policy, subscribe
 
 ENTRIES_MAX = 10
-BYTES_MAX, BYTES_MOST = 256 * 1024, 1024 * 1024  # limits of a message and of a batch: default and maximum
-ATTRIBUTES_MAX = 9  # the tenth is the event's type; raw delivery drops a message with more than ten
+BYTES_MAX, BYTES_MOST = 256 * 1024, 1024 * 1024  # limits in bytes of a message and of a batch: default and maximum
+ATTRIBUTES_MAX = 9  # the tenth attribute is the event's type; raw delivery drops a message with more than ten
 TRIES, PAUSE_S = 4, 0.05  # attempts for an entry that failed on AWS's side; pause before the second, then doubled
 TYPE = "type"  # the message attribute with the event's type
 _ARN = re.compile(r"arn:aws[a-z-]*:sns:([a-z0-9-]+):(\d{12}):([A-Za-z0-9_-]{1,256}(?:\.fifo)?)")
@@ -82,7 +82,7 @@ class Topic:
             raise ConfigError(f"bytes_max={bytes_max!r}: a topic takes messages of 1,024 to {BYTES_MOST} bytes")
         self.name = match[3] if match else name
         self.region = match[1] if match else at.region if at else ""
-        self.endpoint, self.at = endpoint, at  # location of the app's queues, if they are in SQS
+        self.endpoint, self.at = endpoint, at  # `at`: where the app's queues are, if they are in SQS
         self._arn, self._queues = name if match else None, {} if queues is None else queues
         self._producer, self._bytes_max = producer, bytes_max
         self._lock = threading.Lock()
@@ -90,8 +90,8 @@ class Topic:
 
     @property
     def arn(self) -> str:
-        """The topic's ARN, in the account of the credentials if only its name was given. Asks AWS once. Raises
-        ConfigError, StoreUnavailable."""
+        """The topic's ARN; if only the topic's name was given, in the account of the credentials, for which AWS is
+        asked once. Raises ConfigError, StoreUnavailable."""
         if self._arn is None and self.at is not None:
             self._arn = _arn_of(self.name, self.at, self.client)
         return self._arn or ""
@@ -171,7 +171,7 @@ class Topic:
         return [entry.id for entry in entries]
 
     def _send(self, entries: Sequence[_Entry], batch: range) -> dict[int, str]:
-        """Send one batch; returns the failed entries and why. Failures on AWS's side are retried."""
+        """Send one batch, with retries of failures on AWS's side; return the reasons by failed entry."""
         refused: dict[int, str] = {}
         open: dict[int, str] = dict.fromkeys(batch, "")
         for turn in range(TRIES):
@@ -299,7 +299,7 @@ def topic_of(app: Registry, name: str, bytes_max: int) -> Topic:
 
 
 def _arn_of(name: str, at: SqsUrl, client: Any) -> str:
-    """The ARN of the topic with this name in the credentials' account. Created if the app's URL says so."""
+    """Return the ARN of this topic in the credentials' account; create the topic if the app's URL allows it."""
     try:
         if at.create:
             attributes = {"FifoTopic": "true"} if name.endswith(FIFO) else {}

@@ -35,8 +35,8 @@ _OVER = ("TaskTimedOut", "TaskDoesNotExist", "InvalidToken")
 
 
 def check_breaker(event: Mapping[str, Any], context: object) -> Any:
-    """Begin a turn of the machine. The state's `open` says that the breaker is open, with `wait_s` until the next
-    check; `busy` that another execution is at work. Raises ConfigError, StoreUnavailable."""
+    """Begin a turn of the state machine. In the returned state, `open` says that the breaker is open, with `wait_s`
+    until the next check, and `busy` that another execution is at work. Raises ConfigError, StoreUnavailable."""
     state = _tasks().check_breaker(event)
     log_action("check_breaker", _now_ms(), open=state.open, busy=state.busy, wait_s=state.wait_s, why=state.why)
     return msgspec.to_builtins(state)
@@ -52,8 +52,8 @@ def fetch(event: Mapping[str, Any], context: object) -> Any:
 
 
 def redrive(event: Mapping[str, Any], context: object) -> Any:
-    """Send a batch back to its queue, then delete it from the dead-letter queue. Messages that fail are left there and
-    counted. Raises ConfigError, StoreUnavailable: nothing was sent."""
+    """Send a batch back to its queue, then delete it from the dead-letter queue. Messages that fail stay there and are
+    counted. Raises ConfigError, StoreUnavailable; then nothing was sent."""
     return msgspec.to_builtins(_tasks().redrive(event))
 
 

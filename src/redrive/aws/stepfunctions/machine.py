@@ -25,13 +25,13 @@ from ...errors import ConfigError
 from ...flow.auto_redrive import AutoRedrive
 from ..redriver import health_of
 
-EVENTS_MAX = 25_000  # limit of Step Functions for the history of one execution
-EVENTS_USED = 20_000  # an execution ends at this number, and another continues
-CONCURRENCY_MAX = 40  # limit of an inline Map
-BATCHES_MAX = 100  # batches of a page, about 20 KB of the 256 KiB that pass between states
+EVENTS_MAX = 25_000  # Step Functions' limit of events in the history of one execution
+EVENTS_USED = 20_000  # events after which an execution ends, and another continues
+CONCURRENCY_MAX = 40  # most concurrent iterations of an inline Map
+BATCHES_MAX = 100  # most batches of a page: about 20 KB of the 256 KiB that pass between states
 RETRIES = 3  # retries of a task whose function failed
-TASK_S = 90  # timeout of a task
-WAIT_MAX_S = 99_999_999  # limit of Step Functions for a Wait
+TASK_S = 90  # timeout of a task in seconds
+WAIT_MAX_S = 99_999_999  # longest Wait of Step Functions, in seconds
 APPROVAL_MAX_S = 30 * 86_400
 TASKS = ("CheckBreaker", "Fetch", "Redrive", "Isolate")
 _RETRY: Final = (
@@ -39,14 +39,14 @@ _RETRY: Final = (
     {"ErrorEquals": ["States.ALL"], "IntervalSeconds": 2, "BackoffRate": 2, "MaxAttempts": RETRIES},
 )
 
-# Retry after all errors except an unanswered question.
+# Retry the task that asks for approval after all errors except a timeout, which means that no answer came.
 _ASK_AGAIN: Final = {
     "ErrorEquals": ["States.TaskFailed"],
     "IntervalSeconds": 30,
     "BackoffRate": 2,
     "MaxAttempts": RETRIES,
 }
-_STARTED = "StepFunctions.ExecutionAlreadyExistsException"  # an earlier attempt started the execution, which has ended
+_STARTED = "StepFunctions.ExecutionAlreadyExistsException"  # an earlier attempt started this execution, which has ended
 
 Definition = dict[str, Any]
 
@@ -90,7 +90,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that the functions of its tasks need beside the URLs, with the same settings."""
+        """The environment variables, beside the URLs, that give these settings to the Lambda functions."""
         auto = self.auto
         variables = {
             "REDRIVE_BASE_S": f"{auto.base:g}",
@@ -112,7 +112,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 def batches_max(auto: AutoRedrive) -> int:
-    """The most batches of a page: those moved at once, plus one for each length of wait."""
+    """Return the most batches of a page: those moved at once, plus one for each length of wait."""
     return min(auto.concurrency + auto.max_redrives + 1, BATCHES_MAX)
 
 
@@ -145,8 +145,8 @@ def definition(
 
 
 def events_of_turn(definition: Definition, items: int) -> int:
-    """The most events that one turn, from one CheckBreaker to the next, adds to the history: if it passes every state,
-    each task fails until its last retry, and the Map has `items`."""
+    """Return the most events that one turn, from one CheckBreaker to the next, adds to the history: it passes every
+    state, each task fails until its last retry, and the Map has `items` items."""
     return _events(definition["States"], items)
 
 
@@ -165,7 +165,7 @@ def _events_of(state: Mapping[str, Any], items: int) -> int:
 
 
 def _head(machine: Machine, arns: Mapping[str, str], partition: str) -> dict[str, Any]:
-    """The states that decide if the machine continues."""
+    """Return the states that decide if the execution continues."""
     payload = {"state.$": "$", "execution.$": "$$.Execution.Id"}
     answers: list[dict[str, Any]] = [
         {"Variable": "$.busy", "BooleanEquals": True, "Next": "AlreadyRunning"},
@@ -188,7 +188,7 @@ def _head(machine: Machine, arns: Mapping[str, str], partition: str) -> dict[str
 
 
 def _body(machine: Machine, arns: Mapping[str, str], partition: str) -> dict[str, Any]:
-    """The states that fetch a page and move it."""
+    """Return the states that fetch a page and move its batches."""
     return {
         "Fetch": {**_task(arns["Fetch"], partition, {"state.$": "$"}), "Next": "FetchAnswer"},
         "FetchAnswer": {
@@ -216,7 +216,7 @@ def _body(machine: Machine, arns: Mapping[str, str], partition: str) -> dict[str
 
 
 def _of_batch(arns: Mapping[str, str], partition: str) -> dict[str, Any]:
-    """The states of a batch, whose messages have one wait."""
+    """Return the states that one batch passes in the Map."""
     catch = [{"ErrorEquals": ["States.ALL"], "ResultPath": "$.error", "Next": "Failed"}]
     return {
         "Step": {
@@ -269,7 +269,7 @@ def _approval(machine: Machine, by: Literal["sns", "sqs"], ask: str, partition: 
 
 
 def _ends(machine: Machine, partition: str) -> dict[str, Any]:
-    # The name of an execution's successor is a hash of the execution, so retries of the task start only one.
+    # The name of the next execution is a hash of this one's, so retries of the task start only one.
     carried = ("chain", "approved", "checks", "idle", "held_until_ms", "redriven", "isolated", "failed")
     parameters = {
         "StateMachineArn.$": "$$.StateMachine.Id",
@@ -298,7 +298,7 @@ def _ends(machine: Machine, partition: str) -> dict[str, Any]:
 
 
 def _task(function: str, partition: str, payload: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The call of a function, whose result replaces the state."""
+    """Return the state that calls a Lambda function, whose result replaces the state machine's data."""
     given = {"Payload.$": "$"} if payload is None else {"Payload": dict(payload)}
     return {
         "Type": "Task",

@@ -61,8 +61,8 @@ class PageChunk(Struct, frozen=True):
 
 
 def chunks(units: Sequence[Unit], size: int) -> list[PageChunk]:
-    """Group units with the same wait and direction, in order, into chunks of up to `size` messages; a larger unit is
-    one chunk."""
+    """Group neighbouring units with the same wait and direction, in order, into chunks of up to `size` messages; a unit
+    larger than that is one chunk."""
     groups: list[list[Unit]] = []
     for unit in units:
         last = groups[-1] if groups else []
@@ -75,8 +75,8 @@ def chunks(units: Sequence[Unit], size: int) -> list[PageChunk]:
 
 
 def spaced(parts: Sequence[PageChunk], auto: AutoRedrive, after_s: float) -> list[PageChunk]:
-    """The chunks in order, each with its wait: spread by jitter, and far enough after the one before to keep the rate.
-    The first goes back after `after_s` at the soonest. Poison goes first, without a rate."""
+    """Return the chunks in order, each with its wait: spread by jitter, and far enough after the one before to keep the
+    rate. The first that goes back does so after `after_s` at the soonest. Poison goes first, without a rate."""
     poison = [chunk for chunk in parts if not chunk.moves]
     waits = sorted(((_jittered_s(chunk, auto), n) for n, chunk in enumerate(parts) if chunk.moves))
     going, free_s = list[PageChunk](), after_s
@@ -88,12 +88,12 @@ def spaced(parts: Sequence[PageChunk], auto: AutoRedrive, after_s: float) -> lis
 
 
 def gap_s(chunk: PageChunk, auto: AutoRedrive) -> float:
-    """The time after a chunk before the next one may go, in seconds."""
+    """Return the seconds to keep free after a chunk before the next one goes."""
     return len(chunk.moves) / auto.rate
 
 
 def ends_s(waits_s: Sequence[int], concurrency: int) -> list[int]:
-    """When the wait of each batch ends at the latest, in seconds, if a Map runs `concurrency` at once in this order."""
+    """Return when each batch's wait ends at the latest, in seconds, if a Map runs `concurrency` at once, in order."""
     free_s = [0] * concurrency
     ends = []
     for wait_s in waits_s:
@@ -104,12 +104,9 @@ def ends_s(waits_s: Sequence[int], concurrency: int) -> list[int]:
 
 
 def _jittered_s(chunk: PageChunk, auto: AutoRedrive) -> float:
-    """The wait with the jitter of its first message, in seconds. Only the last part of a long wait is spent here."""
+    """Return the chunk's wait with the jitter of its first message, in seconds."""
     raw, step = chunk.moves[0]
     return chunk.wait_s * (1 + auto.jitter * (2 * draw(raw["MessageId"], step.attempt, 0) - 1))
-
-
-# -- in cells
 
 
 class Pages:
@@ -119,7 +116,7 @@ class Pages:
         self._cells = cells
 
     def write(self, raws: Sequence[Raw], now_ms: int, ttl_ms: int) -> str:
-        """Store messages; returns the key. Raises StoreUnavailable."""
+        """Store the messages of a page in cells; return the page's key. Raises StoreUnavailable."""
         data = msgspec.msgpack.encode([{name: raw[name] for name in _WANTED if name in raw} for raw in raws])
         packed = zlib.compress(data, 1)
         parts = [packed[at : at + PART_BYTES] for at in range(0, len(packed), PART_BYTES)]
@@ -130,13 +127,13 @@ class Pages:
         return key
 
     def read(self, key: str) -> list[Raw]:
-        """The page's messages; none if it was removed or has expired."""
+        """Return the messages of the page with this key; none if it was removed or has expired."""
         cells = [self._cells.read([name])[0] for name in _names(key)]
         packed = b"".join(cell.value for cell in cells if cell is not None)
         return [] if None in cells else msgspec.msgpack.decode(zlib.decompress(packed), type=list[dict[str, object]])
 
     def remove(self, key: str) -> None:
-        """Remove a page. Cells that cannot be removed expire."""
+        """Remove the cells of a page. A cell that cannot be removed expires."""
         for name in _names(key):
             cell = self._cells.read([name])[0]
             if cell is not None:

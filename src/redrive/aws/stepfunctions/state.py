@@ -12,7 +12,7 @@ from ...errors import ConfigError
 
 
 class PageBatch(Struct, kw_only=True):
-    """Messages with one wait, by the key of their page. `step`: redrive or isolate."""
+    """Messages with one wait, stored under the key of their page. `step`: redrive or isolate."""
 
     key: str
     step: str
@@ -21,7 +21,7 @@ class PageBatch(Struct, kw_only=True):
 
 
 class BatchResult(Struct, kw_only=True):
-    """The outcome of a batch. `put_back`: messages left in the queue, as the breaker or the health check required."""
+    """The outcome of a batch. `put_back`: messages left in the dead-letter queue, as breaker or health required."""
 
     key: str
     redriven: int = 0
@@ -60,7 +60,7 @@ class MachineState(Struct, kw_only=True):
 
 
 def state_of(event: Mapping[str, Any]) -> MachineState:
-    """The state in an event; for a fresh execution an empty one. Raises ConfigError."""
+    """Return the state in an event; an empty one for a fresh execution. Raises ConfigError."""
     given = event.get("state")
     try:
         return msgspec.convert(given if isinstance(given, dict) else {}, MachineState)

@@ -41,19 +41,19 @@ from .machine import RETRIES, TASK_S, batches_max
 from .pages import PageChunk, Pages, Unit, chunks, ends_s, gap_s, spaced
 from .state import BatchResult, MachineState, PageBatch, state_of
 
-PAGE_MAX = 500  # messages of one page
+PAGE_MAX = 500  # most messages of one page
 PAGE_BYTES = 8 * 1024 * 1024
-POLL_S = 1  # a long poll asks all of SQS's servers
-MARGIN_S = (RETRIES + 1) * TASK_S + 240  # time for a batch's task with all retries and pauses
-HIDE_MAX_S = 43_200 - 2 * TASK_S  # limit of SQS, from the receive on
-WAIT_MAX_S = HIDE_MAX_S // 2  # longest wait of a message in a machine; beyond it the message waits in the queue
-LOOK_S = 900  # interval of checks while the remaining messages wait in the queue
-BREAKER_MIN_S, BREAKER_MAX_S = 5, 300  # bounds of the wait for a breaker
-IDLE_MAX = 8  # checks, 1 to 15 minutes apart, of a queue whose messages are all held, perhaps by another consumer
+POLL_S = 1  # seconds of a poll; a long poll asks all of SQS's servers
+MARGIN_S = (RETRIES + 1) * TASK_S + 240  # seconds for the task of a batch with all retries and pauses
+HIDE_MAX_S = 43_200 - 2 * TASK_S  # longest time, from the receive on, for which SQS hides a message
+WAIT_MAX_S = HIDE_MAX_S // 2  # longest wait inside an execution; a longer one is spent in the dead-letter queue
+LOOK_S = 900  # seconds between checks while all remaining messages wait in the dead-letter queue
+BREAKER_MIN_S, BREAKER_MAX_S = 5, 300  # bounds in seconds of the wait for a breaker
+IDLE_MAX = 8  # most checks, 1 to 15 minutes apart, of a queue whose messages are all held, perhaps by another consumer
 
 
 class Tasks:
-    """The tasks of one machine. `approval_s`: the limit for a person's answer, if one is asked."""
+    """The tasks of one state machine. `approval_s`: the seconds that a person has to answer, if one is asked."""
 
     def __init__(
         self, call: SqsCall, cells: Cells, settings: RedriverSettings, now_ms: Callable[[], int], approval_s: int = 0
@@ -116,8 +116,8 @@ class Tasks:
     # -- a turn
 
     def _hold_lock(self, chain: str, seconds: int, *, force: bool = False) -> bool:
-        """Acquire or extend the lock of a chain of runs; False if another chain holds it. A stopped chain's lock
-        expires."""
+        """Take or extend the lock for a chain of executions; return False if another chain holds the lock. The lock of
+        a stopped chain expires."""
         for _ in range(3):
             cell = self._cells.read([self._lock])[0]
             if cell is not None and cell.value != chain.encode() and not force:
@@ -140,7 +140,7 @@ class Tasks:
         return count(self._call, self._settings.dead)
 
     def _wait(self, state: MachineState, now_ms: int, *, received: bool) -> MachineState:
-        """The state when there is nothing to move now, with the wait until the next check; 0 if all is done."""
+        """Return the state with the wait until the next check, as nothing can be moved now; 0 if all is done."""
         if state.held_until_ms or received:
             wait_s = min(max(-(-(state.held_until_ms - now_ms) // 1000), 1), LOOK_S)
         elif state.idle < IDLE_MAX and any(self._count()[:2]):
@@ -166,7 +166,7 @@ class Tasks:
         return list(raws.values())
 
     def _units(self, raws: Sequence[Raw], now_ms: int) -> tuple[list[Unit], int]:
-        """The units to move now, soonest first; and when the next message that waits in the queue is due (0: none)."""
+        """Return the units to move now, soonest first, and the time when the next hidden message is due (0: none)."""
         steps = self._long_waits([(raw, next_step(raw, now_ms, self._settings.auto)) for raw in raws], now_ms)
         groups: dict[str, list[tuple[Raw, RedriveStep]]] = {}
         for raw, step in steps:
@@ -178,8 +178,8 @@ class Tasks:
         return sorted((u for u in units if u.wait_s <= WAIT_MAX_S), key=lambda u: (u.wait_s, u.word)), held_ms
 
     def _long_waits(self, steps: list[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
-        """Count a wait that may be too long for one receipt from the time the message was first seen, stored in a cell.
-        None is so long that SQS would delete the message before."""
+        """Count a wait that may be too long for one receipt from the time at which the message was first seen, which a
+        cell stores. A wait is cut so that SQS does not delete the message before."""
         auto = self._settings.auto
         if auto.delay_s(auto.max_redrives) <= WAIT_MAX_S or not steps:
             return steps
@@ -203,8 +203,8 @@ class Tasks:
         return result
 
     def _lay(self, units: Sequence[Unit], now_ms: int) -> tuple[list[PageBatch], int]:
-        """Store batches of units with one wait, in the order of the Map; returns also how long the last one takes.
-        Messages that would not be reached in time go back to the queue."""
+        """Store batches of units with one wait each, in the order of the Map; also returns the seconds until the last
+        one is done. Messages whose turn would come too late go back to the dead-letter queue."""
         auto, cell = self._settings.auto, self._cells.read([self._gap])[0]
         parts = spaced(chunks(units, auto.batch), auto, int(cell.value) if cell else 0)
         ends = ends_s([chunk.wait_s for chunk in parts], auto.concurrency)
@@ -223,7 +223,7 @@ class Tasks:
         return batches, lasts_s
 
     def _keep_gap(self, laid: Sequence[PageChunk], lasts_s: int, version: int) -> None:
-        """Store how long the next page must wait after this one, whose last batch has just gone then."""
+        """Store how long the next page must wait after the last batch of this one, to keep the rate."""
         gap = math.ceil(gap_s(laid[-1], self._settings.auto)) if laid else 0
         if gap:
             self._cells.swap([Swap(self._gap, version, str(gap).encode(), 1000 * (lasts_s + gap))], durable=False)
