@@ -23,11 +23,11 @@ from .export import Exported, ExportFile, Imported, export, import_lines
 from .reveal import reveal as record_reveal
 from .selection import Selection
 
-BATCH = 500  # messages of one commit, or of one read
+BATCH = 500  # messages of one commit, or of one look-up
 
 
 class ActionResult(Struct, frozen=True):
-    """The result of an action: the ids it was applied to, ids of messages that were no longer dead, and unknown ids."""
+    """The result of an action: the ids it was applied to, the ids of messages that had changed, and unknown ids."""
 
     ids: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
@@ -170,7 +170,7 @@ class Actions:
 def chosen_by(
     store: Store, ids: Iterable[str] | None, select: str | Selection | None, what: str
 ) -> list[str] | Selection:
-    """The chosen messages: distinct ids, or a selection. Raises ConfigError for both or neither."""
+    """Return the distinct ids, or the selection, of the messages to act on. Raises ConfigError for both or neither."""
     if (ids is None) == (select is None) or isinstance(ids, str):
         raise ConfigError(f"{what}(ids={ids!r}, select={select!r}): give one of them: a sequence of ids, or select=")
     if ids is not None:
@@ -197,7 +197,7 @@ class VerdictBatches:
             self._lanes = (Lane.DEAD,)
 
     def of_ids(self, ids: list[str]) -> ActionResult:
-        """Apply the verdict to the messages with these ids."""
+        """Apply the verdict to the messages with these ids; report those in other lanes as changed."""
         messages: dict[str, Message] = {}
         for at in range(0, len(ids), BATCH):
             messages |= {m.id: m for m in self._store.find(ids[at : at + BATCH]) if m is not None}
@@ -206,11 +206,11 @@ class VerdictBatches:
         return ActionResult(done.ids, done.changed + elsewhere, tuple(id for id in ids if id not in messages))
 
     def of_selection(self, selection: Selection) -> ActionResult:
-        """Apply the verdict to a selection."""
+        """Apply the verdict to the messages of a selection."""
         return self.of((m for m in selection if m.lane in self._lanes), str(selection) or "all")
 
     def of(self, messages: Iterable[Message], about: str = "") -> ActionResult:
-        """Apply the verdict to these messages. `about` is the text for the audit log of how they were chosen."""
+        """Apply the verdict to these messages, in batches. `about`: how they were chosen, for the audit log."""
         moved: list[str] = []
         changed: list[str] = []
         todo = iter(messages)
@@ -227,8 +227,8 @@ class VerdictBatches:
         ids = [handle.id for handle in handles]
         entry = self._audit.entry(self._action, self._actor, self._reason, ids=ids, about=about)
         done = self._audit.commit(entry, lambda swaps: self._store.triage(handles, self._verdict, swaps=swaps))
-        # The entry also lists messages that others moved meanwhile, and is corrected here. A crash before this leaves
-        # it uncorrected.
+        # The entry was written with all ids, also those that others moved meanwhile. A crash before the correction
+        # leaves these in it.
         if not all(done):
             self._audit.amend(entry, ids=[id for id, was in zip(ids, done, strict=True) if was])
         return (id for id, was in zip(ids, done, strict=True) if was)

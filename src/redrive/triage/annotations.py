@@ -22,10 +22,10 @@ from ..store import Store
 from .auto.rules import RULES, Rule, RuleKind, encode, read_rules, readable_rules, rules
 
 RULES_MAX = 1000
-NOTE_MAX, OWNER_MAX = 2000, 200  # characters of a note, and of an owner
+NOTE_MAX, OWNER_MAX = 2000, 200  # most characters of a note, and of an owner
 FINGERPRINT_MAX = 64
 ONE_YEAR_MS = 366 * 86_400_000
-READ_AT_ONCE = 500  # cells read at once
+READ_AT_ONCE = 500  # cells in one read
 
 
 class Annotation(Struct, frozen=True, omit_defaults=True):
@@ -49,7 +49,7 @@ _decode = msgspec.json.Decoder(Annotation).decode
 
 
 def read_annotations(store: Store, fingerprints: Sequence[str]) -> dict[str, Annotation]:
-    """The annotations of these groups; groups without one are left out. Raises StoreError."""
+    """Return the annotations of these groups by fingerprint; groups without one are left out. Raises StoreError."""
     annotations: dict[str, Annotation] = {}
     standing = readable_rules(store)
     for at in range(0, len(fingerprints), READ_AT_ONCE):
@@ -69,25 +69,25 @@ class Annotations:
         self._store = store
 
     def annotations(self, fingerprints: Sequence[str]) -> dict[str, Annotation]:
-        """The annotations of these groups; groups without one are left out. Raises StoreError."""
+        """Return the annotations of these groups by fingerprint, without empty ones. Raises StoreError."""
         return read_annotations(self._store, fingerprints)
 
     def rules(self) -> dict[str, Rule]:
-        """All standing rules, by fingerprint."""
+        """Return all standing rules by fingerprint."""
         return rules(self._store)
 
     def audit(self) -> Audit:
-        """The audit log: who changed what, when and why. Iterating yields its entries, the newest first."""
+        """Return the audit log: who changed what, when and why. Iterating yields its entries, the newest first."""
         return Audit(self._store)
 
     def note(self, fingerprint: str, text: str, *, actor: str | None = None, reason: str = "") -> Annotation:
-        """Set the note; an empty text removes it. The reason defaults to the note."""
+        """Set the note of a group; an empty text removes it. The reason defaults to the note."""
         text = _bounded(text, "note", NOTE_MAX)
         entry = self._entry("note", fingerprint, actor, reason or text or "the note is removed", text if reason else "")
         return self._say(fingerprint, entry, lambda about: replace(about, note=text))
 
     def own(self, fingerprint: str, owner: str, *, actor: str | None = None, reason: str = "") -> Annotation:
-        """Set the owner of the group; an empty text removes it."""
+        """Set the owner of a group; an empty text removes it."""
         owner = _bounded(owner, "owner", OWNER_MAX)
         word = f"owned by {owner}" if owner else "the owner is removed"
         entry = self._entry("own", fingerprint, actor, reason or word, owner if reason else "")
@@ -96,7 +96,7 @@ class Annotations:
     def mute(
         self, fingerprint: str, for_: Duration, *, actor: str | None = None, reason: str | None = None
     ) -> Annotation:
-        """Mute alerts about the group for this long, at most a year; 0 ends it. Its messages are not affected."""
+        """Mute alerts about the group for this long, at most a year; 0 unmutes it. Its messages are not affected."""
         span_ms = milliseconds(for_, "mute")
         if span_ms > ONE_YEAR_MS:
             raise ConfigError(f"mute {fingerprint} for {for_} is refused; expected a year at most")
@@ -115,8 +115,8 @@ class Annotations:
         actor: str | None = None,
         reason: str | None = None,
     ) -> Annotation:
-        """Set the standing rule of the group: "hold", "auto" or "discard"; None removes it. The rule "auto" redrives by
-        `auto` (default: `AutoRedrive()`). Raises ConfigError beyond a thousand rules."""
+        """Set the standing rule of the group: "hold", "auto" or "discard"; None removes it. A rule "auto" redrives by
+        the settings `auto` (default: `AutoRedrive()`). Raises ConfigError beyond a thousand rules."""
         if kind is not None and kind not in get_args(RuleKind):
             near = near_miss(kind, get_args(RuleKind))
             raise ConfigError(
@@ -168,7 +168,7 @@ class Annotations:
 
 
 def cell_of(fingerprint: str) -> str:
-    """The cell with the annotation of a failure group."""
+    """Return the key of the cell with a failure group's annotation."""
     return f"group/{fingerprint}"
 
 

@@ -28,7 +28,7 @@ from ..worker.flow.transitions import Transition, note, read
 if TYPE_CHECKING:
     from ..store import Store
 
-LOOKED = 1000  # waiting messages read for the counts
+LOOKED = 1000  # most waiting messages that are read to count them by dependency
 ControlChange = Callable[[DependencyState, int], tuple[DependencyState, str]]
 
 
@@ -46,7 +46,7 @@ class Control(Struct, frozen=True, kw_only=True):
 
     name: str
     key: str = ""
-    per: str | None = None  # unit of a separate limit: "group" or an argument
+    per: str | None = None  # what splits the limits: "group" or the name of an argument
     parent: str | None = None  # the name of the breaker over all of its keys
     breaker: str | None = None
     since_ms: int | None = None
@@ -84,11 +84,11 @@ class Controls:
         self._store, self._app, self._audit = store, app, Audit(store)
 
     def names(self) -> Sequence[str]:
-        """The names of all dependencies, sorted. Raises StoreError."""
+        """Return the names of all dependencies, declared or used, sorted. Raises StoreError."""
         return sorted({*self._rules(), *names(self._store)})
 
     def list(self, *, waiting: bool = True) -> list[Control]:
-        """All dependencies by name, without their keys; `waiting=False` reads no messages. Raises StoreError."""
+        """Return all dependencies by name, without their keys; `waiting=False` reads no messages. Raises StoreError."""
         rules, names = self._rules(), self.names()
         cells = self._store.cells.read([flow.cell_of(name, "") for name in names]) if names else []
         now_ms = self._store.now_ms()
@@ -96,8 +96,8 @@ class Controls:
         return [*(self._with_waiting(controls) if waiting else controls)]
 
     def show(self, name: str, *, key: str = "", waiting: bool = True) -> Control:
-        """One dependency, with its last transitions; `waiting=False` reads no messages. Raises ConfigError for an
-        unknown name, StoreError."""
+        """Return one dependency, with its last transitions; `waiting=False` reads no messages. Raises ConfigError for
+        an unknown name, StoreError."""
         rule = self._rule(name)
         (cell,) = self._store.cells.read([flow.cell_of(name, key)])
         control = _control(name, key, flow.decode(cell), rule, self._store.now_ms())
@@ -122,7 +122,7 @@ class Controls:
         return self._set(name, "closed", reason, actor, key, for_)
 
     def auto(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Release the breaker; one that was held open continues with probes. Raises as `show`."""
+        """Let the breaker follow its rule again; one held open continues with probes. Raises as `show`."""
         return self._set(name, "auto", reason, actor, key)
 
     def end_cooldown(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
@@ -137,7 +137,7 @@ class Controls:
         return self._changed(name, act, "cool-down", reason, actor, key)
 
     def reset_budget(self, name: str, *, reason: str, actor: str | None = None, key: str = "") -> Control:
-        """Reset the retry budget. Raises as `end_cooldown`."""
+        """Reset the retry budget to its initial state. Raises as `end_cooldown`."""
 
         def act(state: DependencyState, now_ms: int) -> tuple[DependencyState, str]:
             return replace(state, budget=budgets.BudgetState()), "budget reset"
@@ -220,7 +220,7 @@ class Controls:
         return {**self._app.dependencies, **used}
 
     def _with_waiting(self, rows: Sequence[Control]) -> Sequence[Control]:
-        """Add the counts of waiting messages, as far as one page of messages shows."""
+        """Add the counts of waiting messages, by the first LOOKED messages of the ready lane."""
         if not self._store.traits.finds:
             return rows
         held: dict[str, Counter[str]] = {}
@@ -237,7 +237,7 @@ class Controls:
 
 
 def names(store: Store) -> list[str]:
-    """The names of dependencies that workers have used. Raises StoreError."""
+    """Return the names of the dependencies that workers have used. Raises StoreError."""
     (cell,) = store.cells.read([NAMES])
     return decoded(cell, names_of, [])
 

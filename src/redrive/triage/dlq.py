@@ -24,15 +24,15 @@ from .search import PAGE, died_of, pages
 from .select.terms import as_node
 from .selection import Selection
 
-if TYPE_CHECKING:  # commands without plans and runs start without these
+if TYPE_CHECKING:  # only for types: commands without plans and runs start faster without these modules
     from ..flow.health import Check
     from .redrive.plan import PlanHandle
     from .redrive.run import Run, RunView
 
 
 class Retried(ActionResult, frozen=True):
-    """The result of a retry: ids of the messages returned to their queues, ids no longer dead, unknown ids, and the
-    number of messages that a standing rule held."""
+    """The result of a retry: ids of messages returned to their queues, ids of those that had changed, unknown ids, and
+    the number of messages that a standing rule held."""
 
     held: int = 0
 
@@ -48,7 +48,7 @@ class DeadLetters(Annotations, Actions):
         return self.all()
 
     def all(self, *, where: Filter = Filter(), lane: Lane | str = Lane.DEAD) -> Iterator[Message]:
-        """Every message that matches, the longest dead first, read page by page."""
+        """Yield the messages of the lane that match `where`, the longest dead first, read page by page."""
         for page in pages(self._store, _resting(lane), where):
             yield from page
 
@@ -61,14 +61,14 @@ class DeadLetters(Annotations, Actions):
         return Selection(self._store, selector, now_ms, app=self._app)
 
     def plan(self, id: str) -> PlanHandle:
-        """The plan with this id, made by `select(…).plan(…)` or `redrive dlq plan`. Raises PlanRefused if there is
-        none; a plan that is not started is kept for 7 days."""
+        """Return the plan with this id, made by `select(…).plan(…)` or `redrive dlq plan`. Raises PlanRefused if there
+        is none; a plan that is not started is kept for 7 days."""
         from .redrive.plan import PlanHandle
 
         return PlanHandle.find(self._store, id, self._app)
 
     def run(self, id: str) -> Run:
-        """The run with this id, which is that of its plan. Raises ConfigError if there is none."""
+        """Return the run with this id, which is also that of its plan. Raises ConfigError if there is none."""
         from .redrive.run import Run
 
         run = Run(self._store, id, self._app)
@@ -76,7 +76,7 @@ class DeadLetters(Annotations, Actions):
         return run
 
     def runs(self, limit: int = 50) -> Sequence[RunView]:
-        """The last runs: open ones first, then closed ones, each with the newest first."""
+        """Return the last runs: the open ones, then the closed ones, the newest first in both."""
         from .redrive.run import views
 
         return views(self._store, limit)
@@ -91,25 +91,25 @@ class DeadLetters(Annotations, Actions):
         return self._store.peek(_resting(lane), where=where, limit=limit, cursor=cursor)
 
     def show(self, id: str) -> Message | None:
-        """The dead or quarantined message with this id; None if there is none."""
+        """Return the dead or quarantined message with this id; None if no such message is at rest."""
         message = self._store.find([id])[0]
         return message if message is not None and message.lane in RESTING else None
 
     def groups(self, *, where: Filter = Filter(), trend: bool = False) -> Sequence[FailureGroup]:
-        """Dead messages by fingerprint and task, the largest group first; with `trend`, also the deaths in the last ten
-        minutes and in the fifty before."""
+        """Count dead messages by fingerprint and task, the largest group first; with `trend`, also the deaths in the
+        last ten minutes and in the fifty minutes before."""
         return self._store.failure_groups(where=where, trend=trend)
 
     def auto(self, scope: str | None = None) -> Sequence[Machine]:
-        """The machines that redrive automatically, or the one of this scope, each with its state and its story.
+        """Return the machines that redrive automatically, or the one of this scope, each with its state and story.
 
         A scope is `queue/NAME` or `fingerprint/FP`; the name alone is enough. Raises ConfigError for an unknown scope.
         """
         return machine.machines(self._store, scope)
 
     def pause_auto(self, scope: str, *, reason: str, actor: str | None = None) -> Machine:
-        """Let a machine start no more runs until it is resumed, in every process; an open run continues. Raises
-        ConfigError if there is no such machine, or no reason."""
+        """Let the machine of this scope start no more runs, in any process, until it is resumed; an open run continues.
+        Raises ConfigError for an unknown scope or without a reason."""
         return machine.pause(self._store, scope, reason=reason, actor=actor)
 
     def resume_auto(self, scope: str, *, reason: str, actor: str | None = None) -> Machine:
@@ -173,7 +173,7 @@ class DeadLetters(Annotations, Actions):
         return Retried(done.ids, done.changed, done.unknown, len(held))
 
     def _free(self, messages: Iterator[Message], held: builtins.list[str]) -> Iterator[Message]:
-        """The readable messages that no standing rule holds; ids of held ones are added to `held`."""
+        """Yield the readable messages that no standing rule holds; the ids of those held are added to `held`."""
         fingerprints = held_fingerprints(self._store)
         while some := builtins.list(islice(messages, PAGE)):
             ids = died_of(self._store, some, fingerprints)

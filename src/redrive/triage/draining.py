@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def drain_worker(store: Store, name: str, *, reason: str, actor: str | None = None) -> None:
     """Ask the worker of this name to drain. The request and its entry in the audit log are one commit.
 
-    Raises ConfigError without a reason or for a name that no process has, Refused for one that is gone or not a worker,
-    StoreError; Unsupported if the store keeps no workers.
+    Raises ConfigError without a reason or for a name that no process has, Refused if that process is gone or is not a
+    worker, StoreError; Unsupported if the store keeps no workers.
     """
     who, why = signed(actor, reason, f"drain of worker {name}")
     audit = Audit(store)
@@ -29,7 +29,7 @@ def drain_worker(store: Store, name: str, *, reason: str, actor: str | None = No
     def write(swaps: list[Swap]) -> None:
         if not (asking := drain_swaps(store, name)):
             _refuse(store, name)
-        store.put([], swaps=[*asking, *swaps])  # Conflict: the worker has renewed its record; retry
+        store.put([], swaps=[*asking, *swaps])  # Conflict if the worker has renewed its record: `commit` tries again
 
     audit.commit(entry, write)
 

@@ -27,14 +27,14 @@ from ..store import Store
 if TYPE_CHECKING:
     from ..task import TaskSpec
 
-_ARGS = "args."  # how a selector begins the path of an argument
+_ARGS = "args."  # prefix of the path of an argument, as in selectors
 _NOT_STORED = "the difference is not stored: payloads are encrypted"
 REPLACES = "redrive-replaces"
 Body = bytes | str | Mapping[str, Any]
 
 
 class Edited(Struct, frozen=True):
-    """An edit: the id of the new message, that of the original, and the difference, without secrets."""
+    """A completed edit: the id of the new message, the id of the original, and the difference, without secrets."""
 
     id: str
     replaces: str
@@ -42,14 +42,14 @@ class Edited(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True):
-    """An edit before its commit: the new message, and the difference."""
+    """An edit before its commit: the new message, and the difference from the original."""
 
     draft: Draft
     diff: str
 
 
 class NoArgument(Refused):
-    """A body has no such argument. `name` is the path as given, `near` that of a similar argument."""
+    """The body has no argument at this path. `name` is the path as given, `near` the path of a similar argument."""
 
     def __init__(self, what: str, before: Sequence[str], path: Sequence[str], known: Iterable[str]) -> None:
         first, *rest = path
@@ -61,13 +61,13 @@ class NoArgument(Refused):
 
 
 class Editor:
-    """Edits the dead letters of a store, and validates bodies by the app's tasks."""
+    """Edits the dead letters of a store, and validates their bodies by the app's tasks."""
 
     def __init__(self, store: Store, app: Registry | None) -> None:
         self._store, self._app = store, app
 
     def find(self, id: str) -> Message:
-        """The dead letter with this id. Raises Refused if there is none."""
+        """Return the dead letter with this id. Raises Refused if the message is not at rest or unknown."""
         message = self._store.find([id])[0]
         if message is None:
             raise Refused(f"there is no message {id}; nothing was changed")
@@ -77,7 +77,7 @@ class Editor:
         return message
 
     def body(self, message: Message) -> bytes:
-        """The body to start from: in the task's present version if possible. Raises Unreadable, BlobsUnavailable."""
+        """Return the body to edit: upgraded to the task's version if possible. Raises Unreadable, BlobsUnavailable."""
         body, task = whole_body(self._store, message), self._task(message)
         if task is None or message.version >= task.version:
             return body
@@ -96,7 +96,7 @@ class Editor:
         delay: Duration = 0,
         unchecked: bool = False,
     ) -> Prepared:
-        """Prepare the edit; writes nothing. Raises as `Actions.edit`."""
+        """Prepare an edit of the message; writes nothing. Raises as `Actions.edit`."""
         old = self._begin(message, body)
         new = old if body is None and args is None else self._new_body(message, old, args, body)
         task = self._task(message)
@@ -132,8 +132,8 @@ class Editor:
 
     def commit(self, message: Message, prepared: Prepared, *, reason: str, actor: str | None) -> Edited:
         """Enqueue the new message and discard the original, in one commit with the entry in the audit log. Raises
-        Refused if the original was moved meanwhile, EnqueueError if the store rejects the new message, StoreError:
-        then nothing was written."""
+        Refused if the original was moved meanwhile, EnqueueError if the store rejects the new message, StoreError; then
+        nothing was written."""
         actor, reason = signed(actor, reason, f"edit of message {message.id}")
         new = prepared.draft.id or ""
         audit, verdict = Audit(self._store), Replace(prepared.draft, f"replaced by {new}")
@@ -144,7 +144,7 @@ class Editor:
         return Edited(new, message.id, prepared.diff)
 
     def _begin(self, message: Message, body: Body | None) -> bytes:
-        """The old body; empty if it is unreadable and a whole new body is given."""
+        """Return the message's body; empty if it is unreadable and `body` replaces it as a whole."""
         try:
             return self.body(message)
         except KeyMissing:
@@ -209,7 +209,7 @@ class Editor:
 def _change(
     fields: dict[str, msgspec.Raw], path: Sequence[str], value: Any, what: str, before: Sequence[str] = ()
 ) -> None:
-    """Set or remove the value at a path, object by object; other values keep their bytes. Raises Refused."""
+    """Set the value at `path` in these fields, or remove it (UNSET); other values keep their bytes. Raises Refused."""
     first, *rest = path
     if not rest and value is msgspec.UNSET:
         fields.pop(first, None)
@@ -230,7 +230,7 @@ def _change(
 
 
 def _was_raw(message: Message) -> bool:
-    """True if another program wrote the body: then the new body need not name arguments either."""
+    """True if another program wrote the body, so the new body need not name arguments either."""
     try:
         return is_raw(message)
     except Unreadable:
@@ -250,8 +250,8 @@ def _content(message: Message, task: TaskSpec | None, new: bytes) -> str:
 
 
 def difference(old: bytes, new: bytes, old_headers: Mapping[str, str], new_headers: Mapping[str, str]) -> str:
-    """The difference between two bodies and their headers, as a unified diff without secrets; empty if there is none.
-    Changed secrets differ in the number after their stars."""
+    """Return a unified diff of two bodies and their headers, without secrets; empty if they are equal. Secrets that
+    changed differ in the number after their stars."""
     hide = Redactor()
     parts = (
         ("body", _lines(old, hide), _lines(new, hide)),
@@ -272,7 +272,7 @@ def _header_lines(headers: Mapping[str, str], hide: Redactor) -> list[str]:
 
 
 def _lines(body: bytes, hide: Redactor) -> list[str]:
-    """The lines to compare: JSON with a value per line; text unchanged; other bytes in hexadecimal."""
+    """Return the lines of a body to compare: JSON with one value per line; text as it is; else hexadecimal."""
     try:
         read = msgspec.json.decode(body)
     except (ValueError, RecursionError):

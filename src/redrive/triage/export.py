@@ -34,23 +34,23 @@ from ..stores.validation import admit_restored
 from .selection import Selection
 
 FORMAT = 1
-REDACTED = "redacted"  # true in a line with hidden secrets
-BATCH, BATCH_BYTES = 500, 16 * 1024 * 1024  # messages of one commit, and about how many bytes in total
-DAMAGED_MAX = 1000  # damaged lines that are reported; further ones are only counted
+REDACTED = "redacted"  # this field is true in a line with hidden secrets
+BATCH, BATCH_BYTES = 500, 16 * 1024 * 1024  # most messages of one commit, and about the most bytes
+DAMAGED_MAX = 1000  # most damaged lines that are reported; further lines are only counted
 _BYTES = ("body", "result", "progress")
 _TEXTS = (
     "task", "queue", "key", "group", "reason", "worker", "producer", "correlation_id", "causation_id", "traceparent"
 )  # fmt: skip
 _DEFAULTS = dict(
     zip(reversed(Message.__struct_fields__), reversed(Message.__struct_defaults__), strict=False)
-)  # default values of the last fields
+)  # defaults by name of the fields that have one
 
 ExportFile = str | Path | IO[bytes]
 
 
 class Exported(Struct, frozen=True):
-    """The result of an export: `count` messages; `unread` lists ids of those with an unreadable blob, which contain its
-    reference; `hidden` counts those with hidden secrets, which cannot be imported."""
+    """The result of an export: `count` messages were written. `unread`: the ids of those whose blob was unreadable,
+    which contain its reference. `hidden`: the number of those with hidden secrets, which cannot be imported."""
 
     count: int = 0
     unread: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class Damaged(Struct, frozen=True):
 
 
 class Inspected(Struct, frozen=True):
-    """The content of a file: the numbers of importable messages and bad lines, and the first DAMAGED_MAX of these."""
+    """A file's content: the numbers of importable messages and bad lines, and the first DAMAGED_MAX of the latter."""
 
     count: int = 0
     bad: int = 0
@@ -73,8 +73,8 @@ class Inspected(Struct, frozen=True):
 
 
 class Imported(Struct, frozen=True):
-    """The result of an import: the ids written; `held`, the ids that the store already has or whose unique key it has;
-    and the lines skipped."""
+    """The result of an import: the ids written; `held`, the ids of messages whose id or unique key the store has; and
+    the damaged lines, which were skipped."""
 
     ids: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
@@ -85,7 +85,7 @@ class Imported(Struct, frozen=True):
 
 
 def write_line(message: Message, *, redacted: bool = False) -> bytes:
-    """The message as a line, with its line break. `redacted`: its secrets are hidden."""
+    """Return the message as a line with its line break. `redacted`: the message's secrets are hidden."""
     record: dict[str, Any] = {"format": FORMAT} | ({REDACTED: True} if redacted else {})
     for name in Message.__struct_fields__:
         value = getattr(message, name)
@@ -99,7 +99,7 @@ def write_line(message: Message, *, redacted: bool = False) -> bytes:
 
 
 def read_line(line: bytes) -> Message:
-    """The message in a line. Raises ValueError with the reason if the line is damaged."""
+    """Return the message in a line. Raises ValueError with the reason if the line is damaged."""
     try:
         record = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
@@ -137,7 +137,7 @@ def _written(name: str, value: bytes) -> dict[str, Any]:
 
 
 def _in_one_line(value: bytes) -> bool:
-    """True if the value is JSON that a line can hold unchanged."""
+    """True if the value is JSON that a line of the file can hold unchanged."""
     return b"\n" not in value and b"\r" not in value and value.strip() == value and is_json(value)
 
 
@@ -179,10 +179,10 @@ def export(
     actor: str | None = None,
     reason: str = "",
 ) -> Exported:
-    """Write the selected messages, a line each, the longest dead first; `reveal`: with their secrets.
+    """Write the selected messages, one a line, the longest dead first; with `reveal`, with their secrets.
 
-    Only this user may read the file, and it gets its name when it is complete and its entry is in the audit log. The
-    entry of a stream is written first, and completed with the count. Raises ConfigError, OSError, StoreError.
+    Only this user may read the file, which gets its name once it is complete and its entry is in the audit log. For a
+    stream the entry is written first, and completed with the count. Raises ConfigError, OSError, StoreError.
     """
     log = _Log(store, selection, *signed(actor, reason, "export", needed=False))
     if not isinstance(file, str | Path):
@@ -199,7 +199,7 @@ def export(
 
 
 class _Log(NamedTuple):
-    """The audit entries of an export."""
+    """Writes the audit entries of an export."""
 
     store: Store
     selection: Selection
@@ -224,7 +224,7 @@ def _streamed(store: Store, selection: Selection, out: IO[bytes], log: _Log, rev
 
 
 def _export(store: Store, selection: Selection, out: IO[bytes], reveal: bool) -> tuple[list[str], Exported]:
-    """Write the lines; returns the first ids and the result."""
+    """Write the selected messages as lines; return the first ids and the result."""
     count = hidden = 0
     ids: list[str] = []
     unread: list[str] = []
@@ -243,7 +243,7 @@ def _export(store: Store, selection: Selection, out: IO[bytes], reveal: bool) ->
 
 
 def without_secrets(message: Message) -> Message:
-    """The message with its secrets hidden; the same object if it has none."""
+    """Return the message with its secrets hidden; the same object if the message has none."""
     fields: dict[str, Any] = {
         name: redact_json(value)
         for name in _BYTES
@@ -254,7 +254,7 @@ def without_secrets(message: Message) -> Message:
     if key_of_text(error := message.headers.get("redrive-dead-error", "")) is not None:
         fields["headers"] = {**fields["headers"], "redrive-dead-error": error}
     fields["faults"] = tuple(map(_fault, message.faults))
-    if message.damage is not None and message.damage.raw:  # a raw row, in which secrets cannot be recognized
+    if message.damage is not None and message.damage.raw:  # secrets cannot be recognized in a raw row
         fields["damage"] = replace(message.damage, raw={})
     changed = {name: value for name, value in fields.items() if value != getattr(message, name)}
     return replace(message, **changed) if changed else message
@@ -269,7 +269,7 @@ def _fault(fault: Fault) -> Fault:
 
 
 def _whole(store: Store, message: Message) -> Message | None:
-    """The message with its body fetched from a blob, if it has one; None if that is unreadable."""
+    """Return the message, with its body from the blob if there is one; None if that is unreadable."""
     if message.content != BLOB:
         return None if message.content == SEALED + BLOB else message
     try:
@@ -282,7 +282,7 @@ def _whole(store: Store, message: Message) -> Message | None:
 
 
 class Importer:
-    """An import of one file, which is read twice: once to check every line, once to write."""
+    """An import of one file, which is read twice: first to check every line, then to write the messages."""
 
     def __init__(self, store: Store, file: ExportFile) -> None:
         self._store, self._file = store, file
@@ -302,7 +302,7 @@ class Importer:
         self._stack.close()
 
     def inspect(self) -> Inspected:
-        """Check every line."""
+        """Check every line; write nothing."""
         count = bad = 0
         damaged: list[Damaged] = []
         for number, content in self._lines():
@@ -315,8 +315,8 @@ class Importer:
         return Inspected(count, bad, tuple(damaged))
 
     def write(self, *, actor: str, reason: str) -> Imported:
-        """Import the good lines in batches, each one commit with an entry in the audit log. After a crash, repeating
-        the call counts the earlier ones as held. Raises StoreError."""
+        """Import the good lines in batches, each one commit with an entry in the audit log. If the call is repeated
+        after a crash, messages of the earlier batches are `held`. Raises StoreError."""
         ids: list[str] = []
         held: list[str] = []
         damaged: list[Damaged] = []
@@ -327,7 +327,7 @@ class Importer:
         return Imported(tuple(ids), tuple(held), tuple(damaged[:DAMAGED_MAX]))
 
     def _restore(self, batch: list[Message], actor: str, reason: str) -> list[bool]:
-        """Import a batch. Its entry lists all messages until corrected; a crash before that leaves it uncorrected."""
+        """Import a batch; its entry names all messages, and is then corrected, unless the process crashes before."""
         audit = Audit(self._store)
         entry = audit.entry("import", actor, reason, ids=[m.id for m in batch], about=self.name)
         done = audit.commit(entry, lambda swaps: self._store.restore(batch, swaps=swaps))
@@ -343,7 +343,7 @@ class Importer:
                 damaged.append(Damaged(number, content))
 
     def _lines(self) -> Iterator[tuple[int, Message | str]]:
-        """Each line that is not empty: its message, or the reason why it is damaged."""
+        """Yield the number of each line that is not empty, with its message or why it is damaged."""
         self._spool.seek(0)
         for number, line in enumerate(self._spool, 1):
             if number == 1:
@@ -363,7 +363,7 @@ class Importer:
 
 
 def import_lines(store: Store, file: ExportFile, *, actor: str, reason: str, skip_damaged: bool = False) -> Imported:
-    """Import a file. If a line is damaged, raises Refused and imports nothing, unless `skip_damaged`."""
+    """Import a file. If a line is damaged, imports nothing and raises Refused; `skip_damaged` skips such lines."""
     with Importer(store, file) as importer:
         inspected = importer.inspect()
         if inspected.bad and not skip_damaged:
@@ -374,7 +374,7 @@ def import_lines(store: Store, file: ExportFile, *, actor: str, reason: str, ski
 
 
 def damage(inspected: Inspected, shown: int = 3) -> str:
-    """The damaged lines and the reasons, in words."""
+    """Describe the damaged lines and the reasons in words."""
     lines = ", ".join(f"line {each.line}: {each.why}" for each in inspected.damaged[:shown])
     more = f" and {inspected.bad - shown:,} more" if inspected.bad > shown else ""
     return f"{inspected.bad:,} of {inspected.count + inspected.bad:,} lines cannot be read ({lines}{more})"

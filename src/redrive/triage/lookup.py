@@ -7,12 +7,12 @@ from ..message import Ids
 from ..store import Store
 from .redrive.records import index, recent_plans
 
-BEGIN_MIN = 4  # digits required of a shortened id
+BEGIN_MIN = 4  # fewest digits of a shortened id
 
 
 def message_ids(store: Store, begin: str, *, limit: int = 10) -> Ids:
-    """The ids of messages that start with `begin`, at most `limit`. A complete id is returned without a look-up. Raises
-    StoreError."""
+    """Return at most `limit` ids of messages that start with `begin`. A complete id is returned without a look-up.
+    Raises StoreError."""
     bounds = first_and_last(begin)
     if is_id(begin):
         return Ids((begin,))
@@ -22,7 +22,7 @@ def message_ids(store: Store, begin: str, *, limit: int = 10) -> Ids:
 
 
 def run_ids(store: Store, begin: str, *, limit: int = 10) -> Ids:
-    """The ids of runs in `run list`, and of the last 200 plans, that start with `begin`."""
+    """Return the ids of the runs in the index, and of the last 200 plans, that start with `begin`."""
     bounds = first_and_last(begin)
     if is_id(begin):
         return Ids((begin,))

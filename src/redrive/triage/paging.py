@@ -9,12 +9,12 @@ from ..message import Filter, Lane, Message, Page
 from ..store import Store
 from .select.terms import ALL, Node
 
-LOOKED_MAX = 1000  # messages that one page reads, if the store cannot answer the whole selector
+LOOKED_MAX = 1000  # most messages that one page reads, if the store cannot answer the whole selector
 _SIGN = "~"  # separates the lane from the store's cursor
 
 
 class LaneQuery(NamedTuple):
-    """The search of one lane: the store's filter, and the remaining condition for the messages read."""
+    """The query of one lane: the store's filter, and the condition that the messages read must meet too."""
 
     lane: Lane
     where: Filter
@@ -27,14 +27,14 @@ Matching = Callable[[LaneQuery, list[Message]], list[Message]]
 def page_of(
     store: Store, queries: Sequence[LaneQuery], matching: Matching, limit: int, cursor: str | None = None
 ) -> Page:
-    """One page of the messages of these lanes, in their order. It ends early once it has read LOOKED_MAX messages.
-    Raises ValueError for a cursor of other lanes, StoreError."""
+    """Return one page of the messages of these lanes, in order. Ends it early after reading LOOKED_MAX messages. Raises
+    ValueError for a cursor of other lanes, StoreError."""
     at, inner = _place(queries, cursor)
     messages: list[Message] = []
     looked = 0
     while at < len(queries) and len(messages) < limit and looked < LOOKED_MAX:
         query = queries[at]
-        # No more than are missing: further ones of the store's page would be lost between two cursors.
+        # Ask for no more than the page lacks: the store's cursor would skip the others.
         read = store.peek(query.lane, where=query.where, limit=limit - len(messages), cursor=inner)
         looked += 0 if query.rest == ALL else len(read.messages)
         messages += matching(query, read.messages)
@@ -44,7 +44,7 @@ def page_of(
 
 
 def _place(queries: Sequence[LaneQuery], cursor: str | None) -> tuple[int, str | None]:
-    """The number of the query to continue, and the store's cursor in its lane."""
+    """Return the index of the query to continue, and the store's cursor in its lane. Raises ValueError."""
     if cursor is None:
         return 0, None
     lane, sign, inner = cursor.partition(_SIGN)

@@ -28,14 +28,14 @@ def pause(store: Store, queue: str, *, actor: str | None = None, reason: str = "
 
 
 def resume(store: Store, queue: str, *, actor: str | None = None, reason: str = "") -> None:
-    """Claim from the queue again. Otherwise as `pause`."""
+    """Let workers claim from the queue again. Raises as `pause`, and is in the audit log."""
     _set(store, queue, paused=False, actor=actor, reason=reason)
 
 
 def set_width(
     store: Store, queue: str, group: str | None, width: int, *, actor: str | None = None, reason: str = ""
 ) -> None:
-    """Set the width of one group, or (None) of all in the queue; 0: the declared width. Otherwise as `pause`."""
+    """Set the width of one group, or (None) of all groups in the queue; 0: the declared width. Otherwise as `pause`."""
     audit = Audit(store)
     entry = audit.by_hand("width", _group(queue, group), actor, reason, f"{width}" if width else "as declared")
     audit.commit(entry, lambda swaps: store.configure_group(queue, group, width=width, swaps=swaps))
@@ -51,14 +51,14 @@ def resume_group(store: Store, queue: str, group: str, *, actor: str | None = No
 def cancel(
     store: Store, ids: Sequence[str], *, kill: bool = False, actor: str | None = None, reason: str = ""
 ) -> list[Cancel]:
-    """Like `Store.cancel`, in one commit with its entry, which is then corrected for messages that were not cancelled.
-    `kill` kills the child process of an isolated one. On SQS the entry follows. Raises ConfigError, StoreError,
-    Unsupported."""
+    """Like `Store.cancel`, in one commit with its audit entry, which is then corrected for messages that were not
+    cancelled. `kill` also kills the child process of an isolated execution. On SQS the entry follows. Raises
+    ConfigError, StoreError, Unsupported."""
     audit, named = Audit(store), list(dict.fromkeys(ids))
     entry = audit.by_hand("cancel", "", actor, reason, "kill" if kill else "", ids=named)
 
     def write(swaps: list[Swap]) -> list[Cancel]:
-        if kill:  # in the same commit, as a worker that is asked to stop it then reads this cell
+        if kill:  # in the same commit, so that a worker that is asked to stop the message finds this cell
             keys = [kill_cell(id) for id in named]
             cells = store.cells.read(keys)
             swaps = [*swaps, *(Swap(k, version_of(c), b"1", KILL_MS) for k, c in zip(keys, cells, strict=True))]
@@ -104,7 +104,7 @@ _pause = msgspec.json.Decoder(Pause).decode
 
 
 def paused_by(store: Store, queues: Sequence[str]) -> dict[str, Pause]:
-    """The pauses of these queues, except those made without this module, as by `Store.configure`. Raises StoreError."""
+    """Read who paused these queues; leaves out pauses by `Store.configure` alone. Raises StoreError."""
     if not queues or not store.traits.cells:
         return {}
     cells = store.cells.read([cell_of(queue) for queue in queues])

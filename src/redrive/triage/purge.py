@@ -19,14 +19,14 @@ from ..stores.validation import admit_names
 from .search import fitting
 
 PAGE = 500  # messages cancelled in one commit
-# Messages of one page, as the size of their bodies allows: a store may read its whole lane for each page.
+# Most messages of one page; larger bodies allow fewer. Large pages pay: a store may read its whole lane for each.
 LOOK_MAX = 20_000
-NOTES_MAX = 20  # notes kept per queue
-KEPT_MS = 24 * 3600 * 1000  # notes are kept as long as cancelled messages
+NOTES_MAX = 20  # most notes kept per queue
+KEPT_MS = 24 * 3600 * 1000  # notes are kept as long as cancelled messages, in ms
 
 
 class PurgeNote(Struct, frozen=True):
-    """A purge, to be shown with the messages that it cancelled. `ended_ms` is None while it runs, and after a crash."""
+    """A purge, to be shown with its cancelled messages. `ended_ms` is None during the purge, and after a crash."""
 
     began_ms: int
     ended_ms: int | None
@@ -38,15 +38,15 @@ _decode = msgspec.json.Decoder(list[PurgeNote]).decode
 
 
 class Purged(Struct, frozen=True):
-    """The result of a purge: the numbers of messages cancelled, and of messages that a worker claimed first and that
-    were asked to stop."""
+    """The result of a purge: the number of messages cancelled, and the number that a worker had claimed by then and
+    that were asked to stop."""
 
     cancelled: int = 0
     asked_to_stop: int = 0
 
 
 def admit(store: Store, queue: str) -> None:
-    """Raises ConfigError for an invalid queue name, Unsupported if the store cannot list waiting messages."""
+    """Raise ConfigError for an invalid queue name, Unsupported if the store cannot list waiting messages."""
     admit_names(queue)
     if not store.traits.finds:
         raise Unsupported(
@@ -102,7 +102,7 @@ def _pass(store: Store, where: Filter, done: Purged, tick: Callable[[int], objec
 
 
 def purge_behind(store: Store, message: Message) -> PurgeNote | None:
-    """The purge that cancelled this message, or None."""
+    """Return the purge of the message's queue during which the message was cancelled, or None."""
     if message.reason != "cancelled" or message.rested_ms is None:
         return None
     for note in reversed(_notes(store, message.queue)[1]):
@@ -121,13 +121,13 @@ def _notes(store: Store, queue: str) -> tuple[int, list[PurgeNote]]:
 
 
 def _write(store: Store, queue: str, note: PurgeNote) -> None:
-    """Write the note. Concurrent purges each keep a note: one that loses the swap reads again."""
+    """Write the note, and try again until the swap succeeds: concurrent purges of a queue each keep a note."""
     while not store.cells.swap([_with(store, queue, note)])[0]:
         pass
 
 
 def _with(store: Store, queue: str, note: PurgeNote) -> Swap:
-    """The swap that adds the note to those of its queue."""
+    """Return the swap that adds the note to the notes of its queue, or replaces the same purge's note."""
     version, notes = _notes(store, queue)
     others = [n for n in notes if (n.began_ms, n.actor) != (note.began_ms, note.actor)]
     return Swap(cell_of(queue), version, msgspec.json.encode([*others, note][-NOTES_MAX:]), KEPT_MS)

@@ -1,4 +1,4 @@
-"""Record in the audit log that a person is shown secrets."""
+"""Record in the audit log that a person sees secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..store import Store
 def reveal(
     store: Store, what: str, *, reason: str, actor: str | None = None, ids: Sequence[str] = (), count: int | None = None
 ) -> None:
-    """Record that a person sees secrets of the messages `ids`, or of `count` messages that `what` names.
+    """Record that a person sees secrets: of the messages `ids`, or of `count` messages that `what` describes.
 
     Returns once the entry is written. Raises ConfigError without a reason, StoreError: then show nothing.
     """

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from ..message import RESTING, Filter, Lane, Message
 from ..store import Store
 
-PAGE, FIRST_PAGE = 500, 100  # messages of a page, and of the first one
-PAGE_BYTES = 16 * 1024 * 1024  # about the total size of a page's bodies
+PAGE, FIRST_PAGE = 500, 100  # most messages of a page, and of the first page
+PAGE_BYTES = 16 * 1024 * 1024  # about the most bytes of all bodies of a page
 
 
 def pages(store: Store, lane: Lane, where: Filter) -> Iterator[list[Message]]:
-    """All messages of the lane that match, in the store's order. Raises StoreError."""
+    """Yield the messages of the lane that match `where`, page by page, in the store's order. Raises StoreError."""
     cursor, limit = None, FIRST_PAGE
     while True:
         page = store.peek(lane, where=where, limit=limit, cursor=cursor)
@@ -25,13 +25,13 @@ def pages(store: Store, lane: Lane, where: Filter) -> Iterator[list[Message]]:
 
 
 def fitting(messages: Sequence[Message], most: int) -> int:
-    """The number of messages of this mean size that fit into a page, at most `most`."""
+    """Return how many messages of the mean size of these fit into a page, at most `most`."""
     size = sum(len(message.body) for message in messages) // max(1, len(messages)) + 1
     return max(1, min(most, PAGE_BYTES // size))
 
 
 def died_of(store: Store, messages: Sequence[Message], fingerprints: Set[str]) -> set[str]:
-    """The ids of those messages that died of a fault with one of these fingerprints. Raises StoreError."""
+    """Return the ids of those messages that died of a fault with one of these fingerprints. Raises StoreError."""
     ids: set[str] = set()
     for lane in RESTING:
         some = [m for m in messages if m.lane is lane and m.faults and m.faults[-1].fingerprint in fingerprints]
@@ -40,11 +40,11 @@ def died_of(store: Store, messages: Sequence[Message], fingerprints: Set[str]) -
 
 
 def died_of_last(store: Store, lane: Lane, messages: Sequence[Message]) -> set[str]:
-    """The ids of those messages that died of the last fault in their history.
+    """Return the ids of those messages that died of the last fault in their history.
 
-    The message alone does not show that: it may have died later, without a fault. The store indexes a fingerprint only
-    for those that died of a fault. The query is bounded by the times of death, so that a store which starts from the
-    fingerprint does not read every message that shares it. Raises StoreError.
+    The history alone does not show that: a message may have died later, without a fault. The store indexes the
+    fingerprint only of messages that died of a fault. The query is bounded by the times of death, so that a store which
+    starts from the fingerprint does not read every message that shares it. Raises StoreError.
     """
     times_ms = [message.rested_ms or 0 for message in messages] or [0]
     near = Filter(since_ms=min(times_ms), until_ms=max(times_ms) + 1)

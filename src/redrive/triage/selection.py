@@ -43,11 +43,11 @@ from .select.terms import (
     opposite,
 )
 
-if TYPE_CHECKING:  # not imported at run time, for commands without plans
+if TYPE_CHECKING:  # only for types: commands without plans start faster without these modules
     from .redrive.options import PlanOptions
     from .redrive.plan import PlanHandle
 
-QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan omits a message
+QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan leaves out a message
 _END_MS = 2**62
 _INDEXED = ("queue", "task", "reason", "fingerprint", "error")
 _NOT_CANCELLED = Not(Term("reason", (Pattern(("cancelled",)),)))
@@ -66,7 +66,7 @@ class Selection:
         """`now_ms` defaults to the store's time. Raises SelectorError, which points at the mistake; StoreError."""
         self.node = parse(selector) if isinstance(selector, str) else selector
         self.now_ms = store.now_ms() if now_ms is None else now_ms
-        self.unread = 0  # messages left out of the last pass, as the blob of their body was unreadable
+        self.unread = 0  # number of messages that the last pass left out, as the blob of their body was unreadable
         self._store, self._app = store, app
         by_lane = [(lane, of_lane(self.node, lane)) for lane in LANES]
         self._queries = [self._query(lane, node) for lane, node in by_lane if node != NONE]
@@ -78,17 +78,17 @@ class Selection:
 
     @property
     def exact(self) -> bool:
-        """True if the store answers the whole selector."""
+        """True if the store answers the whole selector by its filter."""
         return all(query.rest == ALL for query in self._queries)
 
     @property
     def indexed(self) -> bool:
-        """True if the store counts and groups it by its indexes, without reading messages."""
+        """True if the store can count and group the selection by its indexes, without reading messages."""
         return self._all_dead and all(self._is_indexed(query.where) for query in self._queries)
 
     @property
     def only_queues(self) -> tuple[str, ...] | None:
-        """The queues whose dead messages it consists of; None if it has any other condition."""
+        """The queues whose dead messages the selection is; None if it has any other condition."""
         if not self._all_dead or self._fields(self.where) != {"queue"}:
             return None
         queue = self.where.queue
@@ -104,10 +104,10 @@ class Selection:
         return self.messages()
 
     def matches(self, message: Message, fault: Fault | Unknown | None = Unknown.FAULT) -> bool:
-        """True if the selection contains this message, by the data of the message alone.
+        """Return whether the selection contains this message, by the data of the message alone.
 
-        Assumes that it died of the last fault in its history, unless `fault` is given. False if the selector needs a
-        body that is in a blob.
+        Assumes that the message died of the last fault in its history, unless `fault` is given. False if the selector
+        needs a body that is in a blob.
         """
         if message.lane not in LANES or (message.rested_ms or 0) > self.now_ms:
             return False
@@ -116,41 +116,41 @@ class Selection:
         return matches(of_lane(self.node, message.lane), Candidate(message, self.now_ms, fault)) is True
 
     def messages(self, limit: int | None = None) -> Iterator[Message]:
-        """At most `limit` messages, page by page: dead ones, then quarantined, then done ones, each oldest first."""
+        """Yield at most `limit` messages, page by page: dead, then quarantined, then done ones, each oldest first."""
         return islice((message for message, _ in self._matches()), limit)
 
     def ids(self, limit: int | None = None) -> Iterator[str]:
         return (message.id for message in self.messages(limit))
 
     def page(self, limit: int = 50, cursor: str | None = None) -> Page:
-        """One page of `messages()`; its `cursor` leads to the next. At most a thousand messages are read, so a page
-        with a cursor may have fewer than `limit` messages, or none. Raises ValueError for a cursor of another
+        """Return one page of `messages()`; its `cursor` leads to the next. At most a thousand messages are read, so a
+        page with a cursor may have fewer than `limit` messages, or none. Raises ValueError for a cursor of another
         selection."""
         return page_of(self._store, self._queries, self._matching, limit, cursor)
 
     def count(self) -> int:
-        """The number of messages in the selection. Reads no messages if the indexes suffice."""
+        """Return the number of messages in the selection. Reads no messages if the indexes suffice."""
         if self._all_dead:
             return sum(group.count for query in self._queries for group in self._indexed(query.where))
         return sum(1 for _ in self._matches())
 
     def count_in(self, queue: str) -> int:
-        """The number of dead messages in this queue that match the store's filter with its queue replaced."""
+        """Return the number of dead messages in this queue that match the store's filter in all but the queue."""
         return sum(group.count for group in self._indexed(replace(self.where, queue=queue)))
 
     def groups(self, *, trend: bool = False) -> Sequence[FailureGroup]:
-        """Failure groups: the messages by fingerprint of the fault they died of, and task; the largest group first.
-        With `trend`, also the deaths in the last ten minutes and in the fifty before."""
+        """Return failure groups: the messages by task and by fingerprint of the fault they died of, the largest group
+        first. With `trend`, also the deaths in the last ten minutes and in the fifty minutes before."""
         if self._all_dead:
             return [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
         return grouped(self._matches(faults=True), self.now_ms if trend else None)
 
     def width(self) -> int | None:
-        """The number of dead messages that are read to find the selection; None if no index has it."""
+        """Return how many dead messages are read to find the selection; None if no index has that number."""
         return sum(group.count for group in self._indexed(self.where)) if self._is_indexed(self.where) else None
 
     def count_unnamed(self, lane: Lane) -> int:
-        """The number of messages of the lane that the selector would match if it named it; 0 if it names any lane."""
+        """Return how many messages of the lane the selector would match if it named it; 0 if it names a lane."""
         node = unnamed(self.node, lane)
         if node == NONE:
             return 0
@@ -186,7 +186,7 @@ class Selection:
         )
 
     def _plannable(self, excluded: Counter[str]) -> Iterator[Message]:
-        """The messages for a plan. Counts in `excluded` those left out."""
+        """Yield the messages for a plan, and count in `excluded` those left out, by reason."""
         known = self._app.tasks if self._app is not None and self._app.tasks else None
         held = held_fingerprints(self._store)
         rest = self.messages()
@@ -204,11 +204,9 @@ class Selection:
         excluded[UNREAD] += self.unread
         excluded[QUARANTINED] += self.count_unnamed(Lane.QUARANTINE)
 
-    # -- searching
-
     @property
     def _all_dead(self) -> bool:
-        """True if the store can find, count and group the whole selection."""
+        """True if the store can find, count and group the whole selection by its filter on dead messages."""
         return self.exact and all(query.lane is Lane.DEAD for query in self._queries)
 
     def _is_indexed(self, where: Filter) -> bool:
@@ -216,19 +214,19 @@ class Selection:
         return by is None or self._fields(where) <= {*by}
 
     def _fields(self, where: Filter) -> set[str]:
-        """The fields that a filter uses, without the bound that `_untimed` removes."""
+        """Return the fields that a filter uses, apart from the selection's own bound on the time of death."""
         return {name for name, value in asdict(self._untimed(where)).items() if value is not None}
 
     def _untimed(self, where: Filter) -> Filter:
-        """The filter without the upper bound that the selection itself sets on the time of death."""
+        """Return the filter without the selection's own bound on the time of death."""
         return replace(where, until_ms=None) if where.until_ms == self.now_ms + 1 else where
 
     def _query(self, lane: Lane, node: Node) -> LaneQuery:
         return LaneQuery(lane, *split(node, self.now_ms + 1, self.now_ms))
 
     def _indexed(self, where: Filter, *, trend: bool = False) -> Sequence[FailureGroup]:
-        """Failure groups by the store's indexes. Stores group fastest without a time bound, so one is used only if a
-        message died since `now_ms`."""
+        """Group the messages that match `where` by the store's indexes. Stores group fastest without a time bound, so
+        one is used only if such a message died after `now_ms`."""
         untimed = self._untimed(where)
         if untimed != where:
             groups = self._store.failure_groups(where=untimed, trend=trend)
@@ -237,7 +235,7 @@ class Selection:
         return self._store.failure_groups(where=where, trend=trend)
 
     def _matches(self, *, faults: bool = False) -> Iterator[tuple[Message, Fault | None]]:
-        """Each message; with `faults` also the fault that it died of."""
+        """Yield each message; with `faults`, with the fault that the message died of, or None."""
         self.unread = 0
         for query in self._queries:
             for page in pages(self._store, query.lane, query.where):
@@ -258,7 +256,7 @@ class Selection:
         ]
 
     def _matches_fully(self, rest: Node, message: Message, of_last: bool) -> bool:
-        """Match by the fault the message died of and, if that does not decide, by the body in its blob."""
+        """Match the message by the fault it died of and, if that does not decide, by the body in its blob."""
         fault = message.faults[-1] if of_last else None
         match = matches(rest, Candidate(message, self.now_ms, fault))
         if match is not None:
@@ -270,12 +268,9 @@ class Selection:
             return False
 
 
-# -- lanes
-
-
 def of_lane(node: Node, lane: Lane) -> Node:
-    """The selector for messages of this lane, with its terms about lanes resolved. It matches quarantined and done
-    messages only if it names them by `lane:quarantine` or `lane:done`, outside of any `not`; never cancelled ones."""
+    """Return the selector for messages of this lane, with its terms about lanes resolved. It matches quarantined and
+    done ones only if it names them by `lane:quarantine` or `lane:done`, outside of any `not`; never cancelled ones."""
     if lane is Lane.DEAD:
         return _resolved(node, lane)
     if (named := _naming(node, lane)) == NONE:
@@ -285,7 +280,7 @@ def of_lane(node: Node, lane: Lane) -> Node:
 
 
 def unnamed(node: Node, lane: Lane) -> Node:
-    """`of_lane` as if the selector named the lane; `NONE` if it already does."""
+    """Return the selector for the lane as if it named the lane; `NONE` if it already does."""
     return NONE if of_lane(node, lane) != NONE else _resolved(node, lane)
 
 
@@ -302,8 +297,8 @@ def _naming(node: Node, lane: Lane) -> Node:
 
 
 def _of_done(node: Node) -> Node:
-    """Adapt the selector to done messages, which died of no fault. Their `age` counts from the time they were done, as
-    `failed` does for dead ones."""
+    """Adapt the selector to done messages, which died of no fault. For them `age` counts from the time they were done,
+    as `failed` does for dead messages from their death."""
     match node:
         case Term("error" | "fingerprint"):
             return NONE
@@ -337,7 +332,7 @@ def _resolved(node: Node, lane: Lane) -> Node:
 
 
 def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
-    """Split a selector into the filter for the store, limited to messages dead before `until_ms`, and the rest."""
+    """Split a selector into the store's filter, for messages that died before `until_ms`, and the rest."""
     fields: dict[str, Any] = {}
     since_ms = 0
     left: list[Node] = []
@@ -365,7 +360,7 @@ def _is_exact(value: TermValue) -> bool:
 
 
 def _bounds(value: Age | PointInTime, now_ms: int) -> tuple[int, int]:
-    """The time range in which a matching message died: first time, and first time after it."""
+    """Return the range of times at which a matching message died; the second time is excluded."""
     at_ms = now_ms - value.ms if isinstance(value, Age) else value.ms
     later = value.op[0] == ("<" if isinstance(value, Age) else ">")
     with_it = value.op.endswith("=")

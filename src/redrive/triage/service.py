@@ -18,9 +18,9 @@ from .auto.runner import AutoRunner
 from .redrive.records import index
 from .redrive.runner import Runner
 
-POLL_S = 1.0  # interval of checks for open runs
-TROUBLE_S = 5.0  # how long a run rests after an error
-NOTICE_EVERY_S = 60.0  # least time between reports of an unavailable store
+POLL_S = 1.0  # seconds between checks for open runs
+TROUBLE_S = 5.0  # seconds for which a run rests after an error
+NOTICE_EVERY_S = 60.0  # fewest seconds between reports that the store is unavailable
 
 
 class RedriveService(Service):
@@ -31,17 +31,17 @@ class RedriveService(Service):
         self._app, self._owner, self._notice = app, owner, notice
         self._autos = AutoRunner(app, owner, notice)
         self._runners: dict[str, Runner] = {}
-        self._next_s: dict[str, float] = {}  # when the next tick of each run is due
+        self._next_s: dict[str, float] = {}  # monotonic time of the next tick, by run
         self._poll_at_s = self._find_at_s = self._notice_at_s = 0.0
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
-        self._ticked = True  # True if all open runs were ticked at least once
+        self._ticked = True  # True if every open run has had at least one tick
 
     # -- on the worker's store thread
 
     def look(self, *, now: bool = False) -> None:
-        """Start the thread if there is anything to run; checks at most once a second, except `now`. If the cells are
-        unreadable, the worker continues without: the store is down, or the cells were altered or are newer."""
+        """Start the thread if there is anything to run; checks at most once a second, unless `now`. If the cells are
+        unreadable, the worker continues without redrives: the store is down, or the cells were altered or are newer."""
         now_s = time.monotonic()
         if self._thread is not None or (now_s < self._poll_at_s and not now):
             return
@@ -66,7 +66,7 @@ class RedriveService(Service):
         return [id for id, runner in list(self._runners.items()) if runner.carries]
 
     def close(self) -> None:
-        """Count the outcomes that have arrived, give back all leases, and end the thread."""
+        """Let the thread count the outcomes that have arrived and give back all leases, and wait for its end."""
         self._stop.set()
         thread = self._thread
         if thread is not None:
@@ -87,7 +87,7 @@ class RedriveService(Service):
             self._ticked, self._thread = True, None
 
     def _round(self) -> float | None:
-        """Tick the runs and machines that are due; returns the seconds to sleep. None: there is nothing to run."""
+        """Tick the runs and machines that are due; return the seconds to sleep, or None if there is nothing to run."""
         now_s = time.monotonic()
         try:
             if now_s >= self._find_at_s:

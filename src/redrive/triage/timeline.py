@@ -13,13 +13,13 @@ from ..message import FAULTS_KEPT_EACH_END, Message
 from ..store import Store
 from .edit import REPLACES
 
-READ_MAX = 20_000  # entries of the audit log that are read
+READ_MAX = 20_000  # most entries of the audit log that are read
 GONE = ("discard", "edit")  # audit actions that remove a message
 
 
 class Moment(Struct, frozen=True):
-    """One event of a timeline, `after_ms` after the previous one. `fault` belongs to an attempt, `entry` to an action
-    by a person; `text` describes it."""
+    """One event of a timeline, `after_ms` after the one before it. `fault` belongs to an attempt, `entry` to an action
+    by a person; `text` describes the event."""
 
     at_ms: int
     what: str
@@ -30,20 +30,20 @@ class Moment(Struct, frozen=True):
 
 
 def by_hand(store: Store, message: Message) -> list[Entry]:
-    """The audit entries of this message, and of the run that last moved it, oldest first. Raises StoreError."""
+    """Return the audit entries of this message, and of the run that last moved it, oldest first. Raises StoreError."""
     log = islice(Audit(store).entries(since_ms=message.enqueued_ms), READ_MAX)
     about = {message.run} - {None}
     return [entry for entry in log if message.id in entry.ids or entry.about in about][::-1]
 
 
 def ended_by(store: Store, id: str) -> Entry | None:
-    """The audit entry that discarded or replaced this message; None if there is none. Raises StoreError."""
+    """Return the audit entry that discarded or replaced this message; None if there is none. Raises StoreError."""
     log = islice(Audit(store).entries(), READ_MAX)
     return next((e for e in log if e.action in GONE and id in (e.ids if e.action != "edit" else e.ids[:1])), None)
 
 
 def timeline(message: Message, entries: Sequence[Entry] = ()) -> list[Moment]:
-    """The events of a message, oldest first. Pure."""
+    """Return the events of a message, with actions from these audit entries, oldest first. Pure."""
     moments = sorted(_moments(message, entries), key=lambda moment: moment.at_ms)  # stable: ties keep their order
     return [
         Moment(m.at_ms, m.what, m.text, m.at_ms - before.at_ms if before else None, m.fault, m.entry)
@@ -68,7 +68,7 @@ def _moments(message: Message, entries: Sequence[Entry]) -> Iterator[Moment]:
 
 
 def _dropped(faults: Sequence[Fault]) -> int:
-    """The number of attempts dropped from the middle of one life's history, computed from the faults on both sides."""
+    """Return how many attempts were dropped from the middle of one life's history, by the faults on both sides."""
     if len(faults) < 2 * FAULTS_KEPT_EACH_END:
         return 0
     last, next = faults[FAULTS_KEPT_EACH_END - 1], faults[FAULTS_KEPT_EACH_END]
@@ -76,7 +76,7 @@ def _dropped(faults: Sequence[Fault]) -> int:
 
 
 def _shows_redrive(entries: Iterable[Entry], message: Message) -> bool:
-    """True if the audit entries contain the last redrive of the message."""
+    """True if the audit entries contain the redrive that began the message's present life."""
     return any(entry.action == "retry" and abs(entry.at_ms - message.life_ms) < 60_000 for entry in entries)
 
 

@@ -23,8 +23,8 @@ from ...store import Store
 from ..redrive.records import Line
 
 INDEX = "autos"
-STORY_MAX = 200  # lines of a story; older ones are dropped
-KEPT_MS = 400 * 86_400_000  # expiry of a machine that no worker runs
+STORY_MAX = 200  # most lines of a story; the oldest are dropped
+KEPT_MS = 400 * 86_400_000  # how long the cells of a machine are kept in ms after the last write
 READ_AT_ONCE = 200
 QUEUE, FINGERPRINT = "queue/", "fingerprint/"
 
@@ -61,7 +61,7 @@ class Machine(Struct, frozen=True, kw_only=True, omit_defaults=True):
     story: tuple[Line, ...] = ()  # set by `machines`
 
     def worked(self, now_ms: int) -> bool:
-        """True if a worker now has the machine's lease."""
+        """True if some worker has the machine's lease at `now_ms`."""
         return now_ms < self.until_ms
 
 
@@ -80,12 +80,12 @@ def story_cell(scope: str) -> str:
 
 
 def decode(cell: Cell | None, scope: str) -> Machine:
-    """The stored machine; a new one if there is none. Raises Unreadable."""
+    """Return the machine in the cell; a new one for the scope without a cell. Raises Unreadable."""
     return required(state_cell(scope), cell, _decode, Machine(scope=scope))
 
 
 def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) -> list[Swap]:
-    """The swaps that store a machine, read as `cell`, and these lines in its story. Raises StoreError."""
+    """Return the swaps that store `after` in place of `cell`, and add the lines to its story. Raises StoreError."""
     scope = after.scope
     kept = [Swap(state_cell(scope), version_of(cell), _encode(replace(after, story=())), KEPT_MS)]
     if lines:
@@ -101,7 +101,7 @@ def swaps(store: Store, cell: Cell | None, after: Machine, lines: list[Line]) ->
 
 
 def machines(store: Store, scope: str | None = None) -> list[Machine]:
-    """All machines, or the one of this scope, each with its story. Raises ConfigError for an unknown scope,
+    """Return all machines, or the one of this scope, each with its story. Raises ConfigError for an unknown scope,
     StoreError."""
     known = all_scopes(store)
     scopes = known if scope is None else [_known(scope, known)]
@@ -111,15 +111,15 @@ def machines(store: Store, scope: str | None = None) -> list[Machine]:
         cells = store.cells.read([*map(state_cell, some), *map(story_cell, some)])
         for cell, stored in zip(cells, cells[len(some) :], strict=False):
             machine = decoded(cell, _decode, None)
-            if machine is not None:  # the machine may have expired, or be unreadable
+            if machine is not None:  # the cell may have expired, or be unreadable
                 result.append(replace(machine, story=decoded(stored, _lines, ())))
     return result
 
 
 def pause(store: Store, scope: str, *, reason: str, actor: str | None = None) -> Machine:
-    """Let a machine start no more runs; an open run continues. One commit with its audit entry.
+    """Let the machine of this scope start no more runs; an open run continues. One commit with its audit entry.
 
-    Raises ConfigError if there is no such machine or no reason, StoreError.
+    Raises ConfigError for an unknown scope or without a reason, StoreError.
     """
 
     def act(machine: Machine) -> Machine:
@@ -129,7 +129,7 @@ def pause(store: Store, scope: str, *, reason: str, actor: str | None = None) ->
 
 
 def resume(store: Store, scope: str, *, reason: str, actor: str | None = None) -> Machine:
-    """Let a paused machine continue. Raises as `pause`."""
+    """Let a paused machine continue. Raises ConfigError, StoreError as `pause`."""
 
     def act(machine: Machine) -> Machine:
         if machine.phase != "paused":
@@ -166,7 +166,7 @@ def _change(
 
 
 def _known(scope: str, known: list[str]) -> str:
-    """The full scope; the name of a queue or a fingerprint is enough."""
+    """Return the full scope of a known machine, given the scope or its name alone. Raises ConfigError."""
     for name in (scope, QUEUE + scope, FINGERPRINT + scope):
         if name in known:
             return name
@@ -176,7 +176,7 @@ def _known(scope: str, known: list[str]) -> str:
 
 
 def all_scopes(store: Store) -> list[str]:
-    """The scopes of all machines. Raises StoreError."""
+    """Return the scopes of all machines in the store. Raises StoreError."""
     return _scopes(store.cells.read([INDEX])[0])
 
 

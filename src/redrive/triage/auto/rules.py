@@ -1,4 +1,4 @@
-"""Standing rules for the messages of a failure group, by fingerprint, in force until removed.
+"""Standing rules for the messages of failure groups, by fingerprint. A rule applies until a person removes it.
 
 All rules are in the cell `rules`, so one read returns all of them.
 """
@@ -19,8 +19,8 @@ RuleKind = Literal["hold", "auto", "discard"]
 
 
 class Rule(Struct, frozen=True, omit_defaults=True):
-    """A standing rule. `hold` leaves the messages out of plans and bulk retries; `auto` redrives them automatically, by
-    `auto`; `discard` removes them as they die."""
+    """A standing rule. `hold` leaves the messages out of plans and bulk retries; `auto` redrives them automatically,
+    with the settings in `auto`; `discard` removes them as they die."""
 
     kind: RuleKind
     by: str
@@ -35,13 +35,13 @@ encode = msgspec.json.Encoder().encode
 
 
 def rules(store: Store) -> dict[str, Rule]:
-    """All standing rules by fingerprint, in one read. Raises StoreError."""
+    """Read all standing rules by fingerprint, in one read. Raises StoreError."""
     return read_rules(store)[1]
 
 
 def read_rules(store: Store, known: Versioned | None = None) -> Versioned:
-    """All standing rules and their version, 0 if there are none; returns `known` itself if nothing changed. Raises
-    StoreError, Unreadable."""
+    """Read all standing rules and their version, 0 without rules. Returns the same object `known` if its version is
+    still the stored one. Raises StoreError, Unreadable."""
     (cell,) = store.cells.read([RULES])
     if known is not None and version_of(cell) == known[0]:
         return known
@@ -49,10 +49,10 @@ def read_rules(store: Store, known: Versioned | None = None) -> Versioned:
 
 
 def readable_rules(store: Store) -> dict[str, Rule]:
-    """Like `rules`, for displays: empty if the cell is unreadable. Raises StoreError."""
+    """Read all standing rules for a display: none if the cell is unreadable. Raises StoreError."""
     return decoded(store.cells.read([RULES])[0], _decode, {})
 
 
 def held_fingerprints(store: Store) -> set[str]:
-    """The fingerprints with the rule `hold`: no bulk action moves their messages. Raises StoreError."""
+    """Read the fingerprints with the rule `hold`: no bulk action moves their messages. Raises StoreError."""
     return {fingerprint for fingerprint, rule in rules(store).items() if rule.kind == "hold"}

@@ -49,19 +49,19 @@ from .rules import Versioned, read_rules
 from .scan import LATE_MS, POISON_MAX, Scan, ScanResult
 
 ACTOR = "auto-redrive"
-LEASE_MS = 20_000  # how long a machine rests after its worker was killed; longer while it sleeps
-LOOK_MS = 30_000  # longest sleep: messages that die during it may be due, or poison
-TROUBLE_MS = 60_000  # how long a machine rests after an error
-POLL_MS = 5000  # interval of checks for a machine that another worker gave back
-ASK_MS = 1000  # interval of checks of a gate, or of the run
+LEASE_MS = 20_000  # lease beyond the next step, in ms: so long a machine rests after its worker was killed
+LOOK_MS = 30_000  # longest sleep in ms: messages that die during it may be due, or poison
+TROUBLE_MS = 60_000  # pause of a machine after an error, in ms
+POLL_MS = 5000  # ms between checks if another worker gave the machine back
+ASK_MS = 1000  # ms between checks of a closed gate, or of the run
 DISCARD_MAX = 100  # messages discarded in one commit
-TICK_S = 0.25  # a tick starts no further step after this time; the next one continues
+TICK_S = 0.25  # seconds; a tick starts no further step after this time, and the next tick continues
 
-MachineCount = Literal["isolated", "discarded"]  # counters of Machine, by field name
+MachineCount = Literal["isolated", "discarded"]  # the counters of Machine that a verdict changes
 
 
 class Assignment(NamedTuple):
-    """The task in a scope: redrive by `auto`, or (None) discard. Fingerprints in `ruled` have rules of their own."""
+    """What a machine does in a scope: redrive by `auto`, or (None) discard. `ruled`: fingerprints with other rules."""
 
     scope: str
     where: Filter
@@ -72,15 +72,15 @@ class Assignment(NamedTuple):
 
 
 class Memory:
-    """The memory of this process about a scope between ticks. Losing it only costs time."""
+    """What this process remembers about a scope between ticks. If it is lost, the scope is only read again."""
 
     __slots__ = ("assignment", "held", "release_ms", "scan", "shut_until_ms", "wake_ms")
 
     def __init__(self, app: Registry, assignment: Assignment) -> None:
         self.assignment, self.scan, self.wake_ms = assignment, Scan(app, assignment.where), 0
-        self.held: Sequence[str] = ()  # dependencies that hold all due messages
-        self.release_ms = 0  # time of the next read of held messages
-        self.shut_until_ms = 0  # until this time only the gates are checked, and no messages read
+        self.held: Sequence[str] = ()  # dependencies that hold every due message
+        self.release_ms = 0  # when the messages held by dependencies are read again
+        self.shut_until_ms = 0  # until then the gates alone are checked, and no messages read
 
 
 class AutoRunner:
@@ -96,17 +96,17 @@ class AutoRunner:
         self._rules: Versioned = (0, {})
 
     def __bool__(self) -> bool:
-        """True if the last tick found a machine."""
+        """True if the last tick had a machine to run."""
         return bool(self._memories)
 
     def wanted(self) -> bool:
-        """True if there is a machine to run. Raises StoreError."""
+        """Return whether there is a machine to run. Raises StoreError."""
         return bool(self._assignments())
 
     def tick(self) -> None:
-        """Do the steps that are due now, or some of them. Call it about once a second. Raises StoreError."""
+        """Do the steps that are due now, or some of them. Call this about once a second. Raises StoreError."""
         assignments, now_ms = self._assignments(), self._store.now_ms()
-        set_back, self._ticked_ms = now_ms < self._ticked_ms - LATE_MS, now_ms  # remembered times are in the future
+        set_back, self._ticked_ms = now_ms < self._ticked_ms - LATE_MS, now_ms  # if so, remembered times are too late
         for scope in self._memories.keys() - assignments.keys():
             self._end(self._memories.pop(scope))
         for scope, assignment in assignments.items():
@@ -119,7 +119,7 @@ class AutoRunner:
             try:
                 while memory.wake_ms <= now_ms and time.monotonic() < end_s:
                     memory.wake_ms = self._step(memory)
-            except Conflict:  # another process changed the record: nothing was written, and the next tick reads it
+            except Conflict:  # another process changed the cell: nothing was written, and the next tick reads it
                 memory.wake_ms = 0
             except StoreError:
                 raise
@@ -135,8 +135,6 @@ class AutoRunner:
             if cell is not None and machine.owner == self._owner:
                 self._try(cell, replace(machine, owner="", until_ms=0), [])
         self._memories.clear()
-
-    # -- which machines there are
 
     def _assignments(self) -> dict[str, Assignment]:
         self._rules = read_rules(self._store, self._rules)
@@ -157,11 +155,11 @@ class AutoRunner:
     # -- a step
 
     def _step(self, memory: Memory) -> int:
-        """Do the next step of a machine; returns when the following one is due."""
+        """Do the next step of the machine; return when the one after it is due."""
         assignment, now_ms = memory.assignment, self._store.now_ms()
         (cell,) = self._store.cells.read([state_cell(assignment.scope)])
         before = decode(cell, assignment.scope)
-        leased = now_ms < before.until_ms <= now_ms + LOOK_MS + 2 * LEASE_MS  # otherwise older than the clock's change
+        leased = now_ms < before.until_ms <= now_ms + LOOK_MS + 2 * LEASE_MS  # a longer lease is older
         if leased and before.owner != self._owner:
             return min(before.until_ms, now_ms + POLL_MS)
         machine = replace(before, auto=assignment.auto, owner=self._owner)
@@ -181,26 +179,26 @@ class AutoRunner:
         scan = memory.scan.find(assignment.auto, assignment.ruled, now_ms)
         if scan.poison:
             return self._isolate(assignment, cell, machine, scan.poison, now_ms)
-        if not scan.due and scan.next_ms <= now_ms:  # there are more messages to read
+        if not scan.due and scan.next_ms <= now_ms:  # the lane has more messages to read
             self._keep(cell, machine, now_ms, now_ms + ASK_MS)
             return now_ms + ASK_MS
         if not scan.due and not scan.held:
             return self._rest(cell, machine, scan, now_ms)
         memory.held, memory.shut_until_ms = () if scan.due else sorted(scan.held), now_ms + LOOK_MS
-        if not scan.due:  # messages that no dependency holds may be due sooner
+        if not scan.due:  # messages that no dependency holds may become due sooner
             memory.shut_until_ms = int(min(memory.shut_until_ms, max(scan.next_ms, now_ms + ASK_MS)))
         if (why := self._shut(memory, assignment.auto, now_ms)) is not None:
             return self._wait(cell, machine, why, now_ms)
         memory.shut_until_ms = 0
         if not scan.due:
-            memory.scan.release()  # held messages may be moved now
+            memory.scan.release()  # let the next scan read the held messages again
             return now_ms + ASK_MS
         if now_ms < machine.slot_ms <= now_ms + 2000 / assignment.auto.rate:  # otherwise older than the clock's change
             return self._sleep(cell, machine, now_ms, min(machine.slot_ms, now_ms + LOOK_MS))
         return self._begin(assignment, cell, machine, scan.due, now_ms)
 
     def _shut(self, memory: Memory, auto: AutoRedrive, now_ms: int) -> str | None:
-        """Why no due message may be moved now, or None. Each run asks for its own approval."""
+        """Return why no due message may be moved now, or None. Approval is not checked: each run asks for its own."""
         gates = Gates(False, auto.gates.health, None, auto.gates.window)
         return held_dependency(self._app, memory.held, now_ms) or closed(gates, self._app, (), now_ms)
 
@@ -225,7 +223,7 @@ class AutoRunner:
             )
         if machine.phase != "paused":
             after = replace(after, phase="looking")
-            if run is not None and run.status is RunStatus.CANCELLED:  # cancelled by a person: start no other run now
+            if run is not None and run.status is RunStatus.CANCELLED:  # a person cancelled it: start no other run now
                 after = replace(after, phase="paused", why=f"run {machine.run} was cancelled: {run.why}")
                 line += "; paused until it is resumed"
         self._commit(cell, after, [line], now_ms)
@@ -239,7 +237,7 @@ class AutoRunner:
         return now_ms + ASK_MS
 
     def _rest(self, cell: Cell | None, machine: Machine, scan: ScanResult, now_ms: int) -> int:
-        """Put the machine to sleep, as no message is due; returns when it wakes."""
+        """Put the machine to sleep, as no message is due; return when it wakes."""
         assert machine.auto is not None  # messages that die from now on wait for at least the base delay, or 1 s
         soon_ms = min(scan.next_ms, now_ms + LOOK_MS, now_ms + machine.auto.delay_ms(1, 0.0))
         wake_ms = max(now_ms + ASK_MS, int(soon_ms))
@@ -259,7 +257,7 @@ class AutoRunner:
     def _isolate(
         self, assignment: Assignment, cell: Cell | None, machine: Machine, poison: Sequence[Message], now_ms: int
     ) -> int:
-        """Isolate messages that were redriven equally often, in one commit with its audit entry."""
+        """Isolate poison messages with the same number of redrives, in one commit with its audit entry."""
         assert assignment.auto is not None
         verdict = next_step(poison[0], assignment.auto, now_ms)
         assert isinstance(verdict, Isolate)
@@ -294,8 +292,8 @@ class AutoRunner:
         entry: Entry,
         count: MachineCount,
     ) -> Sequence[bool]:
-        """Apply the verdict to `some` messages, in one commit with the entry and the machine, which counts all of them;
-        returns which messages were moved."""
+        """Apply the verdict to `some` messages, in one commit with the entry and the machine, whose counter includes
+        all of them; return for each whether it was moved."""
         audit = Audit(self._store)
         swaps = [*self._swaps(cell, after, [line], entry.at_ms), *audit.swaps(entry)]
         moved = self._store.triage([m.handle for m in some], verdict, swaps=swaps)
@@ -306,7 +304,7 @@ class AutoRunner:
     def _correct(
         self, audit: Audit, entry: Entry, some: Sequence[Message], moved: Sequence[bool], count: MachineCount
     ) -> None:
-        """Correct the counts and the entry for messages that others had moved."""
+        """Take the messages that others had moved out of the machine's counter and the audit entry."""
         audit.amend(entry, ids=[m.id for m, done in zip(some, moved, strict=True) if done])
         (cell,) = self._store.cells.read([state_cell(entry.about)])
         machine = decode(cell, entry.about)
@@ -318,8 +316,8 @@ class AutoRunner:
     def _begin(
         self, assignment: Assignment, cell: Cell | None, machine: Machine, due: Sequence[Message], now_ms: int
     ) -> int:
-        """Plan these messages and start the run; the start is one commit with the machine. A crash before it leaves an
-        unstarted plan, which moves nothing and expires."""
+        """Store a plan of these messages and start its run, in one commit with the machine. A crash before the start
+        leaves a plan that moves nothing and expires."""
         assert assignment.auto is not None
         settings = RedriveSettings(
             rate=assignment.auto.rate,
@@ -353,7 +351,7 @@ class AutoRunner:
     # -- writing
 
     def _keep(self, cell: Cell | None, machine: Machine, now_ms: int, wake_ms: int) -> None:
-        """Extend the lease beyond the next step; writes nothing if it already lasts that long."""
+        """Extend the lease beyond the next step, unless it already lasts that long and the settings are stored."""
         if machine.until_ms < wake_ms + LEASE_MS // 2 or decode(cell, machine.scope).auto != machine.auto:
             self._commit(cell, machine, [], now_ms, wake_ms)
 
@@ -367,7 +365,7 @@ class AutoRunner:
         return swaps(self._store, cell, replace(machine, until_ms=until_ms), [Line(now_ms, line) for line in lines])
 
     def _try(self, cell: Cell, machine: Machine, lines: list[Line]) -> None:
-        with suppress(Conflict):  # another process has the machine
+        with suppress(Conflict):  # another process has taken the machine
             self._store.put([], swaps=swaps(self._store, cell, machine, lines))
 
 

@@ -30,42 +30,42 @@ from ...worker.flow.local_state import controls
 from ..redrive.gates import held
 from ..search import FIRST_PAGE, died_of, fitting
 
-PAGE = 250  # messages read at once
-READ_MAX = 2000  # messages read in one scan; the next one continues there
-POISON_MAX = 500  # messages isolated at once
-KNOWN_MAX = 10_000  # waiting messages remembered
-WALK_EVERY_MS = 600_000  # pause after a walk, or ten times the walk's duration
-LATE_MS = 10_000  # how late a death may become visible, after a slow commit
+PAGE = 250  # messages in one read
+READ_MAX = 2000  # most messages read in one scan; the next scan continues after them
+POISON_MAX = 500  # most messages isolated at once
+KNOWN_MAX = 10_000  # most waiting messages remembered
+WALK_EVERY_MS = 600_000  # ms from one walk to the next, or ten times the duration of the walk
+LATE_MS = 10_000  # ms by which a slow commit may show a death late
 
 
 class ScanResult(NamedTuple):
-    """`due`: messages to redrive now, the longest due first. `poison`: messages to isolate. `held`: the dependencies
-    that hold other due messages, and why. `next_ms`: when the next message is due; infinite if none is known; not after
-    now if there is more to read."""
+    """`due`: messages to redrive now, the longest due first. `poison`: messages to isolate. `held`: by dependency (NAME
+    or NAME/KEY), why it holds other due messages. `next_ms`: when the next message is due, infinite if none is known;
+    `now_ms` or earlier if there are more to read."""
 
     due: Sequence[Message]
     poison: Sequence[Message]
-    held: dict[str, str]  # the reason, by dependency (NAME or NAME/KEY)
+    held: dict[str, str]  # by dependency (NAME or NAME/KEY): why it holds messages
     next_ms: float
 
 
 class Scan:
-    """Scans the dead messages of one scope, and remembers its position. Losing it only costs time."""
+    """Scans the dead messages of one scope, and remembers how far it got. A new Scan only reads them again."""
 
     def __init__(self, app: Registry, where: Filter) -> None:
         self._app, self._store, self._where = app, app.store, where
-        self._known: dict[str, int] = {}  # due times of waiting messages, the soonest ones
-        self._lost_ms = math.inf  # when the first waiting message is due that was not remembered
-        self._held: set[str] = set()  # known messages that a dependency holds
-        self._why: dict[str, str] = {}  # reasons of holds, by dependency
+        self._known: dict[str, int] = {}  # due time by id, of the waiting messages that are due soonest
+        self._lost_ms = math.inf  # due time of the first waiting message that did not fit into `_known`
+        self._held: set[str] = set()  # ids of known messages that a dependency holds
+        self._why: dict[str, str] = {}  # by dependency: why it holds messages
         self._walk, self._tail = Walk(where, going=True), Walk(where)
-        self._walk_from_ms = 0  # start of the last walk through the whole lane, and of the next
+        self._walk_from_ms = 0  # when the last walk through the whole lane started
         self._walk_ms = math.inf
-        self._seen_ms: int | None = None  # messages that died before this are known, or found by the walk
+        self._seen_ms: int | None = None  # messages that died before this time are known, or the walk finds them
 
     def find(self, auto: AutoRedrive, ruled: Set[str], now_ms: int) -> ScanResult:
-        """Scan for messages to redrive now, at most as many as one run moves. Leaves out those of the
-        fingerprints `ruled`. Raises StoreError."""
+        """Scan for messages to redrive now, at most as many as one run moves. Leaves out messages of the fingerprints
+        `ruled`. Raises StoreError."""
         got = _Pass(auto, ruled, now_ms, Breakers(self._app, now_ms) if auto.gates.breaker else None)
         self._begin_walks(now_ms)
         self._read_known(got)
@@ -78,12 +78,12 @@ class Scan:
         return ScanResult(due, [*got.poison.values()], self._why if self._held else {}, self._next_ms(now_ms))
 
     def release(self) -> None:
-        """Read the messages again that a dependency held."""
+        """Let the next scan read the messages again that a dependency held."""
         self._held.clear()
         self._why = {}
 
     def any(self, limit: int) -> Sequence[Message]:
-        """The messages that have been dead for longest. Raises StoreError."""
+        """Return up to `limit` of the messages that have been dead for longest. Raises StoreError."""
         return self._store.peek(Lane.DEAD, where=self._where, limit=limit).messages
 
     def _begin_walks(self, now_ms: int) -> None:
@@ -98,7 +98,7 @@ class Scan:
             self._walk_ms = self._lost_ms = math.inf
 
     def _read_known(self, got: _Pass) -> None:
-        """Read the known messages that are due."""
+        """Read the remembered messages whose due time has come, and sort them."""
         ready = heapq.nsmallest(
             got.auto.run_max + POISON_MAX,
             ((due_ms, id) for id, due_ms in self._known.items() if due_ms <= got.now_ms and id not in self._held),
@@ -119,7 +119,7 @@ class Scan:
             walk.saw(page)
 
     def _sort(self, messages: Sequence[Message], got: _Pass) -> None:
-        """Sort the messages by their next step. All are remembered until they are gone, as even a redrive may fail."""
+        """Sort these messages by their next step. All stay remembered until they leave the lane: a redrive may fail."""
         got.read += len(messages)
         due: list[Message] = []
         for message in self._not_ruled(messages, got.ruled):
@@ -153,7 +153,7 @@ class Scan:
         return min([self._lost_ms, *(at_ms for id, at_ms in self._known.items() if id not in self._held)])
 
     def _not_ruled(self, messages: Sequence[Message], ruled: Set[str]) -> Sequence[Message]:
-        """The messages without those of fingerprints with a standing rule, which takes precedence."""
+        """Return the messages without those of the fingerprints `ruled`: their standing rules take precedence."""
         gone = died_of(self._store, messages, ruled)
         return [m for m in messages if m.id not in gone] if gone else messages
 
@@ -167,18 +167,18 @@ class Walk:
         self.limit = FIRST_PAGE
 
     def saw(self, page: Page) -> None:
-        """Continue after this page."""
+        """Continue after this page, with a limit by the size of its messages."""
         self.cursor, self.going = page.cursor, page.cursor is not None
         if page.messages:
             self.limit = fitting(page.messages, PAGE)
 
 
 class _Pass:
-    """The state of one scan."""
+    """The state of one scan: its inputs, and the messages found so far."""
 
     def __init__(self, auto: AutoRedrive, ruled: Set[str], now_ms: int, breakers: Breakers | None) -> None:
         self.auto, self.ruled, self.now_ms, self.breakers = auto, ruled, now_ms, breakers
-        self.due: dict[str, tuple[int, Message]] = {}  # due messages by id, each with its due time
+        self.due: dict[str, tuple[int, Message]] = {}  # due time and message, by id
         self.poison: dict[str, Message] = {}
         self.read = 0
 
@@ -189,7 +189,7 @@ class _Pass:
 
 
 class Breakers:
-    """The dependencies whose breakers hold messages, each read once per scan."""
+    """Finds out which dependencies hold messages; each is read once per scan."""
 
     def __init__(self, app: Registry, now_ms: int) -> None:
         self._app, self._now_ms = app, now_ms
@@ -197,7 +197,7 @@ class Breakers:
         self.held: dict[str, str] = {}
 
     def free(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages whose dependencies may be called. Raises StoreError."""
+        """Return the messages whose dependencies may be called now. Raises StoreError."""
         needs = [[*self._needs(message)] for message in messages]
         new = {about: d for need in needs for about, d in need if about not in self._reasons}
         cells = self._app.store.cells.read([f"flow/{about}" for about in new]) if new else []
@@ -216,5 +216,5 @@ class Breakers:
 
 
 def _slim(message: Message) -> Message:
-    """The message without the parts that a plan does not need."""
+    """Return the message without its body and faults, which a plan does not need."""
     return replace(message, body=b"", faults=())

@@ -13,14 +13,14 @@ from ...flow.gates import Gates, window_of
 from ...message import Handle
 from ...registry import Registry
 
-KEYS_MAX = 1000  # messages whose keys are cached
-PROBE_WAIT_MS = 2000  # how long a half-open breaker probes with messages of its queue before a redrive moves any
+KEYS_MAX = 1000  # most messages whose keys are cached
+PROBE_WAIT_MS = 2000  # ms for which a half-open breaker probes with its queue's messages before a redrive moves any
 
 
 def closed(
     gates: Gates | None, app: Registry, dependencies: Iterable[str], now_ms: int, *, approved: bool = False
 ) -> str | None:
-    """Why no messages may be moved now, in words; None if all gates are open.
+    """Return why no messages may be moved now, in words; None if all gates are open.
 
     `dependencies` are those of the messages' tasks, as NAME or NAME/KEY; `gates=None` means `Gates()`. The text changes
     only when the reason does, so that a story can record changes. Raises StoreError.
@@ -36,7 +36,7 @@ def closed(
 
 
 def held(state: DependencyState, d: Dependency, about: str, now_ms: int) -> str | None:
-    """Why the breaker or a cool-down of a dependency stops a redrive of its messages; None if neither does. Pure."""
+    """Return why the dependency's breaker or cool-down stops redrives of its messages; None if neither does. Pure."""
     if state.cool.until_ms > now_ms:
         return f"{about} asked to be left alone"
     if d.breaker is None:
@@ -54,12 +54,12 @@ def held(state: DependencyState, d: Dependency, about: str, now_ms: int) -> str 
 
 
 def held_dependency(app: Registry, abouts: Sequence[str], now_ms: int) -> str | None:
-    """Why the first held one of these dependencies (NAME or NAME/KEY) is held; None if none is. Raises StoreError."""
+    """Return why the first held one of these dependencies is held; None if none is. Raises StoreError."""
     return next((why for why in _reasons(app, abouts, now_ms).values() if why is not None), None)
 
 
 def _reasons(app: Registry, abouts: Sequence[str], now_ms: int) -> dict[str, str | None]:
-    """By dependency, why it must not be called now, or None."""
+    """Return why each dependency must not be called now, by NAME or NAME/KEY; None if it may be called."""
     asked = {about: [(_rule(app, about), about), *_parent(_rule(app, about))] for about in abouts}
     names = sorted({name for rules in asked.values() for _, name in rules})
     cells = dict(zip(names, app.store.cells.read([f"flow/{name}" for name in names]) if names else [], strict=True))
@@ -68,7 +68,7 @@ def _reasons(app: Registry, abouts: Sequence[str], now_ms: int) -> dict[str, str
 
 
 class SplitDependencies:
-    """The split dependencies (`per=`) of a plan. Each holds messages by key."""
+    """The dependencies of a plan that are split by key (`per=`), so that each message is held by its own key."""
 
     def __init__(self, app: Registry, gates: Gates | None, dependencies: Mapping[str, str]) -> None:
         """`dependencies`: the dependency's name by task."""
@@ -76,13 +76,13 @@ class SplitDependencies:
         breaker = (gates or Gates()).breaker
         rules = {task: app.dependencies.get(name) for task, name in dependencies.items() if breaker}
         self._rules = {task: d for task, d in rules.items() if d is not None and d.per is not None}
-        self._abouts: dict[str, str | None] = {}  # by message id; None: no split dependency
+        self._abouts: dict[str, str | None] = {}  # NAME/KEY by message id; None if the message has no split dependency
 
     def __bool__(self) -> bool:
         return bool(self._rules)
 
     def first_held(self, handles: Sequence[Handle], now_ms: int) -> tuple[int, str] | None:
-        """The index of the first message that may not be moved now, and why; None if all may. Raises StoreError."""
+        """Return the index of the first held message, and why it is held; None if none is. Raises StoreError."""
         self._read_keys([handle.id for handle in handles])
         abouts = [self._abouts[handle.id] or "" for handle in handles]
         reasons = _reasons(self._app, sorted({*abouts} - {""}), now_ms)
@@ -90,7 +90,7 @@ class SplitDependencies:
         return next(((at, why) for at, why in numbered if why is not None), None)
 
     def _read_keys(self, ids: Sequence[str]) -> None:
-        """Cache the keys of these messages. A message that is gone is not held."""
+        """Cache the keys of the messages with these ids. A message that is gone has no key, and is not held."""
         new = [id for id in ids if id not in self._abouts]
         if len(self._abouts) > KEYS_MAX:
             self._abouts, new = {}, [*ids]
@@ -101,12 +101,12 @@ class SplitDependencies:
 
 
 def _parent(d: Dependency) -> list[tuple[Dependency, str]]:
-    """The breaker over all keys and its name, if there is one: it holds each key."""
+    """Return the breaker over all keys of the dependency, which holds each key, and its name; empty without one."""
     parent = flow.parent_of(d)
     return [] if parent is None else [(parent, parent.name)]
 
 
 def _rule(app: Registry, about: str) -> Dependency:
-    """The dependency as declared in the app; with defaults for one that is only named, or unknown."""
+    """Return the dependency as the app declares it; one with defaults if the app does not declare it."""
     name = about.partition("/")[0]
     return app.dependencies.get(name) or Dependency(name, Budget(), Breaker())

@@ -51,7 +51,7 @@ class OptionKind(Enum):
 
 class PlanOption(NamedTuple):
     """An option that every surface offers. `help` describes it in a command, `label` on a page, with `hint` in an empty
-    field; `group` is its part of the page's form. `words` returns the phrase for its value in settings."""
+    field; `group` is its part of the page's form. `words(settings)` returns a phrase for its value."""
 
     name: str
     kind: OptionKind
@@ -70,7 +70,7 @@ class PlanOption(NamedTuple):
         return f"{self.name}_ms" if self.kind is OptionKind.DURATION else self.name
 
     def record(self, settings: RedriveSettings) -> tuple[str, Any]:
-        """The field of the option in JSON, and its value."""
+        """Return the name of the option in JSON, and its value in these settings."""
         value = getattr(settings, self.field)
         if self.kind is OptionKind.DURATION:
             return f"{self.name}_s", value / 1000
@@ -79,7 +79,7 @@ class PlanOption(NamedTuple):
         return self.name, None if value == "" else value
 
     def read(self, value: Any) -> Any:
-        """Convert a written value to that of the field. Raises ConfigError, ValueError or TypeError."""
+        """Return the field's value for a written value. Raises ConfigError, ValueError or TypeError."""
         match self.kind:
             case OptionKind.RATE:
                 return None if value is None else per_s(value)
@@ -114,7 +114,7 @@ def _attempts_words(s: RedriveSettings) -> str:
 
 
 def _none(s: RedriveSettings) -> None:
-    """None, as another option's words describe this one."""
+    """Return no words: the words of another option describe this one."""
 
 
 OPTIONS: Final = (
@@ -165,7 +165,7 @@ OPTIONS: Final = (
 
 
 def read_settings(**options: Unpack[PlanOptions]) -> RedriveSettings:
-    """The settings for these options. Raises ConfigError, ValueError or TypeError for an invalid value or name."""
+    """Return the settings for these options. Raises ConfigError, ValueError or TypeError for an invalid one."""
     given: Mapping[str, Any] = options
     if unknown := given.keys() - PlanOptions.__annotations__.keys():
         raise TypeError(f"a plan has no option {sorted(unknown)[0]!r}; it has {', '.join(PlanOptions.__annotations__)}")
@@ -177,7 +177,7 @@ def read_settings(**options: Unpack[PlanOptions]) -> RedriveSettings:
 
 
 def settings_words(settings: RedriveSettings) -> Iterator[str]:
-    """Return a phrase for each redrive option in effect."""
+    """Yield a phrase for each option of a redrive that is in effect."""
     yield from (words for option in OPTIONS if (words := option.words(settings)))
     gates = settings.gates
     if gates is None:
@@ -193,7 +193,7 @@ def settings_words(settings: RedriveSettings) -> Iterator[str]:
 
 
 def _stop(rule: str | None) -> str:
-    """The stop rule as it is stored; empty for never. None means the default."""
+    """Return the stop rule as it is stored: empty for never, the default for None."""
     word = STOP_IF if rule is None else rule.strip()
     return "" if word in ("", NEVER) else str(StopRule.parse(word))
 

@@ -20,13 +20,13 @@ from msgspec.structs import replace
 from ...errors import StopError, near_miss
 from ...flow import limits
 
-MAX_PER_S = 500.0  # speed of a run without a rate
-STEP_MS = 10_000  # how long a speed lasts before it doubles
+MAX_PER_S = 500.0  # most messages a second of a run without a rate
+STEP_MS = 10_000  # ms at one speed before it doubles
 BAD_SHARE = 0.1  # a second with a larger share of failures halves the speed
-# Half of the tenth of a second that a run may be ahead of its rate; the other half is for slow commits, as a move
-# becomes visible only with its commit.
+# A run may be 0.1 s ahead of its rate. Half of that is for the runner, in ms; the other half is for slow commits, since
+# a move becomes visible only with its commit.
 LATE_MS = 50
-STALL_MS = 3000  # a runner that paused for longer saw no outcomes, so the speed does not grow for that time
+STALL_MS = 3000  # ms; a runner that paused for longer saw no outcomes, so the speed does not grow for that time
 OUTCOMES_MIN = 20  # a share of fewer outcomes is not significant
 
 GO_ON: Final = "go on"
@@ -47,18 +47,18 @@ class Speed(Struct, frozen=True, array_like=True):
 
     @property
     def burst(self) -> float:
-        """The number of messages that a late runner may move at once."""
+        """The number of messages that a late runner may move at once at this speed."""
         return 1 + self.per_s * LATE_MS / 1000
 
 
 def begin(rate: float | None, slow_start: bool, now_ms: int) -> Speed:
-    """The speed of a run that starts now: `rate` a second (None: MAX_PER_S), or a slow start up to that."""
+    """Return the speed of a run that starts now: `rate` a second (None: MAX_PER_S), or a slow start up to that."""
     per_s = min(1.0, _top(rate)) if slow_start else _top(rate)
     return Speed(per_s, now_ms, float(now_ms), now_ms, now_ms // 1000)
 
 
 def grant(speed: Speed, rate: float | None, now_ms: int, wanted: int) -> tuple[Speed, int]:
-    """The number out of `wanted` messages that may be moved now, and the speed after moving them.
+    """Return how many of `wanted` messages may be moved now, and the speed after these moves.
 
     Grants at most 1.05 · rate + 1 in any second, regardless of the pattern of calls.
     """
@@ -71,13 +71,13 @@ def grant(speed: Speed, rate: float | None, now_ms: int, wanted: int) -> tuple[S
 
 
 def next_ms(speed: Speed, rate: float | None, now_ms: int) -> int:
-    """When the next message may be moved; `now_ms` if it may be moved now."""
+    """Return when the next message may be moved; `now_ms` if that is now."""
     speed = _grown(speed, rate, now_ms)
     return limits.ready(speed.slot_ms + LATE_MS, speed, now_ms)[1]
 
 
 def with_outcomes(speed: Speed, rate: float | None, done: int, failed: int, now_ms: int, halve: bool) -> Speed:
-    """The speed after the outcomes that arrived now. Call it in every tick, even without outcomes.
+    """Return the speed after these new outcomes. Call this in every tick, even without outcomes.
 
     With `halve`, a second in which more than a tenth failed halves the speed once it is over, down to 1/s (or the rate
     if that is lower). After 10 s without such a second the speed doubles, and so on up to the rate.
@@ -86,14 +86,14 @@ def with_outcomes(speed: Speed, rate: float | None, done: int, failed: int, now_
     if second == speed.second:
         return replace(speed, done=speed.done + done, failed=speed.failed + failed)
     if not (speed.done or speed.failed or done or failed):
-        return speed  # an unchanged speed is not written every second
+        return speed  # do not write an unchanged speed every second
     if halve and speed.failed > BAD_SHARE * (speed.done + speed.failed):
         speed = replace(speed, per_s=max(min(1.0, _top(rate)), speed.per_s / 2), since_ms=now_ms)
     return replace(speed, second=second, done=done, failed=failed)
 
 
 def rested(speed: Speed, paused_ms: int, now_ms: int) -> Speed:
-    """The speed after a pause of the run, which does not count for its growth."""
+    """Return the speed after a pause of the run for `paused_ms`, during which it does not grow."""
     since_ms = min(speed.since_ms + paused_ms, now_ms)
     return replace(speed, since_ms=since_ms, slot_ms=speed.slot_ms + paused_ms, looked_ms=now_ms)
 
@@ -103,14 +103,14 @@ def _top(rate: float | None) -> float:
 
 
 def _grown(speed: Speed, rate: float | None, now_ms: int) -> Speed:
-    """The speed at this time. It adapts to a clock that was set back, and to a lowered rate."""
+    """Return the speed at `now_ms`, with the steps since. Adapts to a clock that was set back and to a lower rate."""
     top = _top(rate)
     away_ms = now_ms - speed.looked_ms
     stalled = away_ms > STALL_MS and speed.per_s < top
     since_ms = min(speed.since_ms + (away_ms if stalled else 0), now_ms)
     steps = (now_ms - since_ms) // STEP_MS if speed.per_s < top else 0
     per_s = min(top, speed.per_s * 2.0 ** min(steps, 60))
-    slot_ms = min(speed.slot_ms, now_ms + 2 * 1000 / per_s)  # further ahead: the clock was set back
+    slot_ms = min(speed.slot_ms, now_ms + 2 * 1000 / per_s)  # a later slot is from before the clock was set back
     return replace(speed, per_s=per_s, since_ms=since_ms + steps * STEP_MS, slot_ms=slot_ms, looked_ms=now_ms)
 
 
@@ -121,8 +121,8 @@ _EXPECTED = "expected a share or a number, such as failed>20% or failed>100"
 
 
 class StopRule(Struct, frozen=True):
-    """When a run stops automatically: more than `limit` of its messages failed (with `reached`, at least that many);
-    with `share`, `limit` is a percentage of the outcomes."""
+    """When a run stops automatically: if more than `limit` of its messages failed (with `reached`, if at least that
+    many did). With `share`, `limit` is a percentage of the outcomes."""
 
     limit: float
     share: bool = True
@@ -130,7 +130,7 @@ class StopRule(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> StopRule:
-        """Parse "failed>20%" or "failed>100", or the same with `>=`. Raises StopError, which points at the mistake."""
+        """Parse "failed>20%", "failed>100", or either with `>=`. Raises StopError, which points at the mistake."""
         word = _match(_WORD, text, 0)
         if word[1] != "failed":
             meant = "did you mean failed?" if near_miss(word[1], ["failed"]) else _EXPECTED
@@ -160,7 +160,7 @@ class StopRule(Struct, frozen=True):
         return f"failed{'>=' if self.reached else '>'}{self.limit:.12g}{'%' if self.share else ''}"
 
     def says(self, done: int, failed: int, planned: int) -> str | None:
-        """Why the run stops now; None if it continues.
+        """Return why the run stops now; None if it continues.
 
         A number applies from the first outcome on; a share from 20 outcomes on, or once all `planned` messages have
         one.
@@ -175,7 +175,7 @@ class StopRule(Struct, frozen=True):
         return f"{failed:,} of {outcomes:,} failed ({percent(failed, outcomes)}): the run stops at {self}"
 
 
-CANARY_STOP: Final = StopRule(20.0)  # stop rule of a canary, if the run's is not a share
+CANARY_STOP: Final = StopRule(20.0)  # the stop rule of a canary whose run has none for a share
 # The defaults of a plan, for every surface.
 CANARY: Final = 5
 SLOW_START: Final = True
@@ -184,7 +184,7 @@ NEVER: Final = "never"  # a stop rule that stops nothing
 
 
 def canary(size: int, stop: StopRule | None, done: int, failed: int) -> str:
-    """The next step of a run after these outcomes of its canary: GO_ON, WAIT for the rest, or the reason to stop.
+    """Return what a run does after these outcomes of its canary: GO_ON, WAIT for the rest, or why it stops.
 
     `size` is the number of canary messages that can have an outcome. Once all have one, the stop rule applies if it is
     a share, otherwise CANARY_STOP.
@@ -197,18 +197,18 @@ def canary(size: int, stop: StopRule | None, done: int, failed: int) -> str:
 
 
 def percent(part: int, whole: int) -> str:
-    """A share in percent, rounded down, so that 100 % means all."""
+    """Return the share of `part` in percent, rounded down, so that 100 % means all."""
     return f"{math.floor(100 * part / whole) if whole else 0} %"
 
 
 def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
     match = pattern.match(text, at)
-    assert match is not None  # the pattern matches even an empty text
+    assert match is not None  # these patterns match even an empty text
     return match
 
 
 def _solid(text: str, at: int) -> int:
-    """The index of the next word's start; the text's length if no word follows."""
+    """Return the index in the text at which the next word starts after `at`; the text's length if no word follows."""
     return at + len(text[at:]) - len(text[at:].lstrip())
 
 

@@ -37,10 +37,10 @@ from .records import (
 from .run import Run, begin
 
 MAX_AGE = "24h"
-NAMES_MAX, OTHERS = 1000, "…"  # queues, or tasks, that are counted by name
+NAMES_MAX, OTHERS = 1000, "…"  # most queues, or tasks, that are counted by name; the name of the rest
 AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # ranges of time since death
 _AGES_MS = [hours * 3_600_000 for hours in (1, 6, 24, 7 * 24, 30 * 24)]
-CANARY_S = 1.0  # assumed time until the outcomes of a canary
+CANARY_S = 1.0  # seconds until the outcomes of a canary, for the estimate
 
 
 class PlanHandle:
@@ -61,13 +61,13 @@ class PlanHandle:
         app: Registry | None = None,
         excluded: Mapping[str, int] | None = None,
     ) -> PlanHandle:
-        """A new plan of these messages. Raises as `read_settings` and `draw_up`."""
+        """Store a new plan of these messages. Raises as `read_settings` and `draw_up`."""
         settings = read_settings(**options)
         return cls(store, draw_up(store, messages, selector, settings, app=app, excluded=excluded), app)
 
     @classmethod
     def find(cls, store: Store, id: str, app: Registry | None = None) -> PlanHandle:
-        """The plan with this id. Raises PlanRefused."""
+        """Return the stored plan with this id. Raises PlanRefused."""
         return cls(store, _read(store, id), app)
 
     @property
@@ -82,22 +82,22 @@ class PlanHandle:
 
     @property
     def by_queue(self) -> Mapping[str, int]:
-        """Messages by queue, the largest count first."""
+        """The number of messages by queue, the largest first."""
         return self.plan.by_queue
 
     @property
     def by_task(self) -> Mapping[str, int]:
-        """Messages by task, the largest count first."""
+        """The number of messages by task, the largest first."""
         return self.plan.by_task
 
     @property
     def by_age(self) -> Mapping[str, int]:
-        """Messages by how long they have been dead."""
+        """The number of messages by range of the time since their death."""
         return self.plan.by_age
 
     @property
     def excluded(self) -> Mapping[str, int]:
-        """Messages that were left out, by reason: quarantined, held, damaged, no such task, unread."""
+        """The number of messages left out, by reason: quarantined, held, damaged, no such task, unread."""
         return self.plan.excluded
 
     @property
@@ -109,7 +109,7 @@ class PlanHandle:
         return f"<plan {self.id}: {self.total} messages in about {show(self.eta_s)}>"
 
     def handles(self) -> Iterator[Handle]:
-        """The messages of the plan, as they were when it was made. Raises PlanRefused if they have expired."""
+        """Yield the messages of the plan, as they were when it was made. Raises PlanRefused if the plan has expired."""
         for n in range(self.plan.chunks):
             yield from read_chunk(self._store.cells, self.id, n)
 
@@ -117,7 +117,7 @@ class PlanHandle:
         return (handle.id for handle in self.handles())
 
     def check(self, *, reason: str, max_age: Duration | None = MAX_AGE) -> None:
-        """Raises PlanRefused if `start` would: no reason, unknown, applied, altered, too old or empty.
+        """Raise PlanRefused if `start` would: no reason, or the plan is unknown, applied, altered, too old or empty.
 
         `max_age` bounds the age of the plan; None: no bound except its expiry.
         """
@@ -153,9 +153,6 @@ class PlanHandle:
             raise PlanRefused(f"plan {self.id} was drawn up {past} ago", why, "old")
 
 
-# -- making a plan
-
-
 def draw_up(
     store: Store,
     messages: Iterable[Message],
@@ -165,7 +162,7 @@ def draw_up(
     app: Registry | None = None,
     excluded: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Store a plan of these dead or quarantined messages. Memory holds one chunk of them at a time.
+    """Store a plan of these dead or quarantined messages, with one chunk of them in memory at a time.
 
     `excluded` counts the messages left out, by reason; it is read after the last message. Raises StoreError.
     """
@@ -200,13 +197,13 @@ def draw_up(
 
 
 class _Counts:
-    """Counts the messages of a plan."""
+    """Counts the messages of a plan by queue, task and time since death."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
         self.queues: Counter[str] = Counter()
         self.tasks: Counter[str] = Counter()
-        self.ages: Counter[int] = Counter()  # messages per index in AGES
+        self.ages: Counter[int] = Counter()  # number of messages by index in AGES
 
     def add(self, messages: Sequence[Message]) -> None:
         self.queues.update(m.queue for m in messages)
@@ -216,21 +213,21 @@ class _Counts:
 
 
 def chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:
-    """Group the messages into chunks of CHUNK."""
+    """Yield lists of CHUNK messages, in order."""
     rest = iter(messages)
     while some := list(islice(rest, CHUNK)):
         yield some
 
 
 def _largest(counts: Counter[str]) -> dict[str, int]:
-    """Sort counts, the largest first; names beyond NAMES_MAX are counted together, which bounds the size of a plan."""
+    """Sort counts by name, the largest first. Names beyond NAMES_MAX are counted as one, to bound the plan's size."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     others = sum(count for _, count in ranked[NAMES_MAX:])
     return dict(ranked[:NAMES_MAX]) | ({OTHERS: others} if others else {})
 
 
 def _dependencies(app: Registry | None, tasks: Iterable[str]) -> dict[str, str]:
-    """The dependency of each task: a task that names none uses one of its own name, if the app declares it."""
+    """Return the dependency by task. A task that names none uses the one of its own name, if the app declares it."""
     if app is None:
         return {}
     named = {name: app.tasks[name].dependency or name for name in sorted(tasks) if name in app.tasks}
@@ -246,7 +243,7 @@ def _read(store: Store, id: str) -> Plan:
 
 
 def estimate_s(settings: RedriveSettings, total: int) -> float:
-    """The time until all messages are due, in seconds, if nothing fails, delays or stops the run.
+    """Return the seconds until all messages are due, if nothing fails, delays or stops the run.
 
     Slow start moves 1/s for 10 s, then 2/s, 4/s, … up to the rate. The outcomes of a canary take a second.
 
@@ -266,5 +263,5 @@ def estimate_s(settings: RedriveSettings, total: int) -> float:
 
 
 def fitted(settings: RedriveSettings, total: int) -> RedriveSettings:
-    """The settings of a plan of `total` messages. A plan no larger than its canary gets no canary and no slow start."""
+    """Return the settings without canary and slow start if the plan has no more messages than its canary."""
     return replace(settings, canary=0, slow_start=False) if total <= settings.canary else settings

@@ -39,12 +39,12 @@ from .records import (
     story_cell,
 )
 
-FIND_MAX = 200  # messages looked up at once
-LOST_EVERY_MS = 5000  # interval of searches for messages that ended without an outcome
-CHUNKS_KEPT = 4  # chunks cached
-MARKS_READ = 100  # marks cells read at once
-OUTCOME_LATE_MS = 10_000  # how long after its death a message's outcome may arrive, if stored in a separate commit
-AWAY_MS = 15 * 86_400_000  # when to stop waiting for a message that cannot be looked up: SQS keeps none longer
+FIND_MAX = 200  # most messages in one look-up
+LOST_EVERY_MS = 5000  # ms between searches for messages that ended without an outcome
+CHUNKS_KEPT = 4  # most chunks cached
+MARKS_READ = 100  # cells of marks in one read
+OUTCOME_LATE_MS = 10_000  # ms after its death in which a message's outcome may arrive, if stores commit the two apart
+AWAY_MS = 15 * 86_400_000  # ms after which a message that cannot be looked up is given up: SQS keeps no message longer
 
 
 class UnitOfWork:
@@ -58,15 +58,15 @@ class UnitOfWork:
         self._versions: dict[int, int] = {}
         self.changed: set[int] = set()  # chunks whose marks changed
         self.more: list[Swap] = []
-        self.removed: set[str] = set()  # keys of the cells that `more` removes
+        self.removed: set[str] = set()  # keys of cells that `more` removes
         self.failures: list[Failure] = []
-        self.done = 0  # good outcomes counted in this tick
+        self.done = 0  # messages that this tick counted as done
         self.notices: list[tuple[str, str]] = []
         self._lines: list[Line] = []
         self.ttl_ms = KEPT_MS
 
     def say(self, text: str) -> None:
-        """Add a line to the story."""
+        """Add a line to the run's story, in this commit."""
         self._lines.append(Line(self.now_ms, text))
 
     def notify(self, name: str, text: str) -> None:
@@ -80,11 +80,11 @@ class UnitOfWork:
 
     @property
     def news(self) -> bool:
-        """True if there is anything to write besides state and lease."""
+        """True if the tick writes more than the run's state and lease."""
         return bool(self.changed or self.more or self._lines)
 
     def marks_of(self, store: Store, n: int, size: int) -> bytearray:
-        """The marks of chunk n, to be changed in place."""
+        """Return the marks of chunk n, to be changed in place. `size`: the number of its messages."""
         if n not in self._marks:
             (cell,) = store.cells.read([marks_cell(self.id, n)])
             left = PlanMark.LEFT.encode() * size
@@ -93,7 +93,7 @@ class UnitOfWork:
         return self._marks[n]
 
     def swaps(self, store: Store) -> list[Swap]:
-        """The swaps to commit; none if nothing changed and the lease lasts long enough."""
+        """Return the swaps to commit; none if nothing changed and the lease lasts long enough."""
         before = self._before
         held = before.until_ms > self.now_ms + LEASE_MS // 2
         if self.state == before and held and not self.news:
@@ -116,33 +116,31 @@ class UnitOfWork:
 
 
 class Progress:
-    """Keeps the marks of one run while a runner has its lease.
+    """Maintains the marks of one run while a runner has its lease.
 
-    It caches marks between ticks: call `forget` if a unit of work was not committed, or another runner may have
+    Marks are cached between ticks: call `forget` if a unit of work was not committed, or if another runner may have
     written.
     """
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self.id = store, id
         self._chunks: OrderedDict[int, list[Handle]] = OrderedDict()
-        self._open: dict[int, int] | None = None  # messages without an outcome, by chunk; None: not read yet
-        self._turn = 0  # selects the next older chunk in turn
-        # time of the last search for lost messages, and position of the next search
+        self._open: dict[int, int] | None = None  # number of messages without an outcome by chunk; None: not read yet
+        self._turn = 0  # a counter that selects an older chunk in each tick
+        # time of the last search for lost messages, and position at which the next one starts
         self._searched_ms = self._lost_at = 0
-        self._tried: tuple[int, list[bool]] | None = None  # end of the last batch, and which of its messages moved
+        self._tried: tuple[int, list[bool]] | None = None  # last batch: position after it; which of its messages moved
 
     def forget(self) -> None:
-        """Drop the memory: everything is read again."""
+        """Drop the cached marks and the last batch, so that the store is read again."""
         self._open, self._tried = None, None
 
     def tried(self, at: int, moved: list[bool]) -> None:
-        """Remember that the batch that ends at this position was committed, and which messages it moved."""
+        """Remember the last committed batch: the position after it, and for each message whether it was moved."""
         self._tried = at, moved
 
-    # -- which messages were moved
-
     def record(self, work: UnitOfWork) -> None:
-        """Mark the messages that the last batch moved; if another runner committed it, find out which."""
+        """Mark which messages of the last batch were moved; if another runner committed it, look that up."""
         state = work.state
         if state.known == state.at:
             return
@@ -159,8 +157,8 @@ class Progress:
         self._tried = None
 
     def _find_moved(self, ids: Sequence[str]) -> list[bool]:
-        """Find which of these messages the run moved: they name the run, or left an outcome when they settled. Messages
-        are read first, since a message's outcome exists before it is removed."""
+        """Return whether the run moved each of these messages: it names the run, or left an outcome as it was settled.
+        Messages are read first, since a message's outcome is written before the message is removed."""
         messages = self.find(ids)
         outcomes = self._store.cells.read([redrive_outcome.cell_of(self.id, id) for id in ids])
         return [
@@ -169,13 +167,13 @@ class Progress:
         ]
 
     def _sent(self, ids: Sequence[str]) -> list[Cell | None]:
-        """The cells of messages that were sent to a store that cannot look them up; all None if it can."""
+        """Read the cells of messages sent to a store that cannot look messages up; all None for other stores."""
         if self._store.traits.finds:
             return [None] * len(ids)
         return self._store.cells.read([sent_cell(self.id, id) for id in ids])
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
-        """The messages with these ids, read a few at a time."""
+        """Read the messages with these ids, FIND_MAX at a time; None for an unknown id."""
         messages: list[Message | None] = []
         for at in range(0, len(ids), FIND_MAX):
             messages += self._store.find(ids[at : at + FIND_MAX])
@@ -186,7 +184,7 @@ class Progress:
         return self.chunk(n)[k]
 
     def chunk(self, n: int) -> list[Handle]:
-        """The messages of chunk n, as planned."""
+        """Return the messages of chunk n as planned, from the cache or the store."""
         if n not in self._chunks:
             self._chunks[n] = read_chunk(self._store.cells, self.id, n)
             if len(self._chunks) > CHUNKS_KEPT:
@@ -205,10 +203,8 @@ class Progress:
             waits = self._waits(work)
             waits[n] = waits.get(n, 0) + 1
 
-    # -- outcomes
-
     def _waits(self, work: UnitOfWork) -> dict[int, int]:
-        """The number of messages waiting for their outcome, by chunk."""
+        """Return the number of messages that wait for their outcome by chunk, from the cache or the marks."""
         if self._open is None:
             tried, self._open = -(-work.state.known // CHUNK), {}
             for at in range(0, tried, MARKS_READ):
@@ -221,7 +217,7 @@ class Progress:
         return self._open
 
     def count_outcomes(self, work: UnitOfWork) -> None:
-        """Count the outcomes that have arrived: in the two latest chunks, and in one older chunk, in rotation."""
+        """Count new outcomes in the two latest chunks that await any, and in one older chunk, in rotation."""
         waits = self._waits(work)
         numbers = sorted(n for n, count in waits.items() if count)
         older = numbers[:-2]
@@ -230,7 +226,7 @@ class Progress:
             self._count_chunk(work, n)
         if numbers and not 0 <= work.now_ms - self._searched_ms < LOST_EVERY_MS:
             recovered = self._search_lost(work, numbers)
-            self._searched_ms = 0 if recovered else work.now_ms  # where some are lost, there are probably more
+            self._searched_ms = 0 if recovered else work.now_ms  # there are probably more lost ones
 
     def _count_chunk(self, work: UnitOfWork, n: int) -> None:
         offsets = self.waiting_in(work, n)
@@ -238,7 +234,7 @@ class Progress:
         cells = self._store.cells.read(keys)
         self._remove_sent(work, [self.chunk(n)[k].id for k, cell in zip(offsets, cells, strict=True) if cell])
         for k, key, cell in zip(offsets, keys, cells, strict=True):
-            # A message that moved while the plan was made may be in it twice: one outcome counts for both.
+            # A message that moved while the plan was made may be in the plan twice: one outcome counts for both.
             if cell is not None and key not in work.removed:
                 work.remove(key, cell)
                 self._count(work, n, k, redrive_outcome.decode(cell.value))
@@ -249,7 +245,7 @@ class Progress:
                 work.remove(key, cell)
 
     def waiting_in(self, work: UnitOfWork, n: int) -> list[int]:
-        """The offsets in chunk n of messages waiting for their outcome."""
+        """Return the offsets in chunk n of messages that wait for their outcome."""
         return [k for k, mark in enumerate(self._marks(work, n)) if mark == ord(PlanMark.WAITING)]
 
     def _count(self, work: UnitOfWork, n: int, k: int, first: redrive_outcome.RedriveOutcome) -> None:
@@ -267,15 +263,15 @@ class Progress:
     def _no_longer_waits(self, work: UnitOfWork, n: int) -> None:
         work.changed.add(n)
         waits = self._waits(work)
-        # The marks are read after the state, and may be from a later commit of another runner: then this tick's commit
-        # fails.
+        # Another runner may have written the marks after this tick read the state: then this tick's commit fails.
         waits[n] = waits.get(n, 0) - 1
         if waits[n] <= 0:
             del waits[n]
 
     def _search_lost(self, work: UnitOfWork, numbers: Sequence[int]) -> int:
-        """Find messages that will have no outcome: cancelled, removed or returned by a person, or moved by another run.
-        Each call reads the next part of a chunk, messages before outcomes. Returns the number found."""
+        """Mark messages without an outcome to come: cancelled, removed or returned by a person, or moved by another
+        run. Each call checks the next part of a chunk, messages before outcomes. Returns the number of such
+        messages."""
         last, after = divmod(self._lost_at, CHUNK)
         n = next((n for n in numbers if n >= last), numbers[0])
         offsets = [k for k in self.waiting_in(work, n) if n != last or k >= after][:FIND_MAX]
@@ -287,7 +283,7 @@ class Progress:
         current = dict(zip(offsets, messages, strict=True))
         if not self._store.traits.finds:
             lost = self._without_those_away(work, n, lost, current)
-        # An interrupted undo may have returned messages before it marked them.
+        # An undo that was interrupted may have returned messages without marking them.
         back = [k for k in lost if as_planned(current[k], self.chunk(n)[k])]
         self.returned(work, n, back)
         for k in sorted({*lost} - {*back}):
@@ -299,10 +295,10 @@ class Progress:
     def _without_those_away(
         self, work: UnitOfWork, n: int, offsets: Sequence[int], current: Mapping[int, Message | None]
     ) -> list[int]:
-        """The offsets of messages that a person ended, for a store that cannot look up waiting and running ones.
+        """Return the offsets of messages that a person ended; for a store that cannot look up waiting and running ones.
 
-        A message that was sent and cannot be found is waited for as long as it can exist. One that is dead in the life
-        that this run gave it has failed, even if no worker settled it: for instance, the queue itself limits receives.
+        A message that was sent and cannot be found is waited for as long as it can exist. A message that is dead in the
+        life that this run gave it has failed, even if no worker settled it: the queue itself may limit receives.
         """
         ended, chunk = [], self.chunk(n)
         sent = self._sent([chunk[k].id for k in offsets])
@@ -328,10 +324,10 @@ class Progress:
 
 
 def as_planned(message: Message | None, handle: Handle) -> bool:
-    """True if the message is dead as it was when planned. After a move only an undo restores this."""
+    """True if the message is at rest as it was planned. Once a run has moved it, only an undo can restore that."""
     return message is not None and message.handle == handle
 
 
 def _left(message: Message | None, run: str) -> bool:
-    """True if the message has ended, died, or been redriven by another run, since this run moved it."""
+    """True if, since this run moved the message, it has ended, died, or been redriven by another run."""
     return message is None or message.run != run or message.lane in (*RESTING, Lane.DONE)

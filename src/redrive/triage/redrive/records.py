@@ -25,19 +25,19 @@ from ...message import UNREADABLE, Cell, Handle, Swap, decoded, required, versio
 from ...store import Cells, Store
 from .pacing import Speed
 
-CHUNK = 1000  # messages in one cell
-AT_ONCE = 10  # cells of chunks read at once
+CHUNK = 1000  # most messages in one cell
+AT_ONCE = 10  # cells of chunks in one read
 INDEX = "runs"
-LEASE_MS = 5000  # how long a run rests after its runner was killed
-CLOSED_KEPT = 200  # closed runs in the index that people started
-AUTO_KEPT = 100  # closed runs in the index that were started automatically, maybe every second
-RECENT, RECENT_MAX = "plans/recent", 200  # plans listed for people to find by the beginning of the id, or by completion
-PLAN_KEPT_MS = 7 * 24 * 3_600_000  # expiry of a plan that is not started
-KEPT_MS = 400 * 86_400_000  # expiry of an open run's cells, renewed with every write of the state
-OVER_KEPT_MS = 30 * 86_400_000  # expiry of a closed run's cells
-UNNAMED_KEPT_MS = 3_600_000  # expiry of an automatic run's cells after it leaves the index
-STORY_MAX = 500  # lines; the first hundred and the last ones are kept
-FAILURES_MAX = 1000  # failures stored with their error
+LEASE_MS = 5000  # ms for which a run rests after its runner was killed
+CLOSED_KEPT = 200  # most closed runs in the index that people started
+AUTO_KEPT = 100  # most closed runs in the index that machines started, maybe one every second
+RECENT, RECENT_MAX = "plans/recent", 200  # the recent plans, found by the beginning of an id; their number
+PLAN_KEPT_MS = 7 * 24 * 3_600_000  # ms that a plan is kept if it is not started
+KEPT_MS = 400 * 86_400_000  # ms that the cells of an open run are kept after the last write of its state
+OVER_KEPT_MS = 30 * 86_400_000  # ms that the cells of a closed run are kept
+UNNAMED_KEPT_MS = 3_600_000  # ms that the cells of an automatic run are kept after it left the index
+STORY_MAX = 500  # most lines of a story: the first hundred and the last ones are kept
+FAILURES_MAX = 1000  # most failures stored with their errors
 
 encode = msgspec.json.Encoder().encode  # for the values of all these cells
 
@@ -46,22 +46,22 @@ encode = msgspec.json.Encoder().encode  # for the values of all these cells
 
 
 class RedriveSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The settings with which a run moves the messages of a plan. `options.read_settings` makes them from written
-    options.
+    """The settings with which a run moves the messages of a plan. `options.read_settings` converts options as people
+    write them.
 
-    Defaults are not stored, so that a field added later changes no digest of an older plan.
+    Defaults are not stored, so that a new field does not change the digest of an older plan.
     """
 
     rate: float | None = None  # messages a second; None: MAX_PER_S
-    at_once: int | None = None  # most messages moved without an outcome; None: any number
-    canary: int = 0  # messages moved first; the rest after their outcomes
+    at_once: int | None = None  # most messages that were moved and have no outcome yet; None: any number
+    canary: int = 0  # number of messages moved first; the rest follows after their outcomes
     slow_start: bool = False
     halve_on_failures: bool = False
-    stop_if: str = ""  # such as "failed>20%"; empty: never
+    stop_if: str = ""  # stop rule such as "failed>20%"; empty: never stop
     attempts: int | None = None  # attempts of the new life; None: the policy's
     to_queue: str | None = None
     delay_ms: int = 0
-    spread_ms: int = 0  # each message is due up to this much later, at random
+    spread_ms: int = 0  # each message is due up to so many ms later, at random
     keep_deadline: bool = False
     gates: Gates | None = None  # None: the defaults of Gates
     note: str = ""
@@ -99,13 +99,13 @@ def plan_cell(id: str) -> str:
 
 
 def recent_plans(cells: Cells) -> list[str]:
-    """The ids of recent plans, the newest first."""
+    """Return the ids of recent plans, the newest first."""
     (cell,) = cells.read([RECENT])
     return decoded(cell, _ids, [])
 
 
 def note_recent(cells: Cells, id: str) -> None:
-    """Add a plan to the recent ones. After three collisions it is left out: the list is only a convenience."""
+    """Add the plan to the recent ones; given up after three collisions, as the list is only a convenience."""
     for _ in range(3):
         (cell,) = cells.read([RECENT])
         known = decoded(cell, _ids, [])
@@ -115,12 +115,12 @@ def note_recent(cells: Cells, id: str) -> None:
 
 
 def chunk_cell(id: str, n: int) -> str:
-    """The cell of chunk n, from 0."""
+    """Return the key of the cell with chunk n, from 0."""
     return f"run/{id}/c/{n}"
 
 
 def read_plan(cells: Cells, id: str) -> Plan | None:
-    """The plan with this id; None if there is none, or it has expired. Raises PlanRefused if it cannot be read."""
+    """Read the plan with this id; None if it is unknown or has expired. Raises PlanRefused if it is unreadable."""
     (cell,) = cells.read([plan_cell(id)])
     if cell is None:
         return None
@@ -131,7 +131,7 @@ def read_plan(cells: Cells, id: str) -> Plan | None:
 
 
 def read_chunk(cells: Cells, id: str, n: int) -> list[Handle]:
-    """The messages of chunk n. Raises PlanRefused if it is missing or unreadable."""
+    """Read the messages of the plan's chunk n. Raises PlanRefused if the chunk is missing or unreadable."""
     (cell,) = cells.read([chunk_cell(id, n)])
     if cell is None:
         raise _no_chunk(id, n)
@@ -146,7 +146,7 @@ def _no_chunk(id: str, n: int) -> PlanRefused:
 
 
 def check(cells: Cells, plan: Plan) -> None:
-    """Raises PlanRefused unless the plan and all of its chunks are unchanged."""
+    """Raise PlanRefused unless the plan and all of its chunks are unchanged."""
     digest = hashlib.sha256()
     for some in batched(plan):
         for n, cell in zip(some, cells.read([chunk_cell(plan.id, n) for n in some]), strict=True):
@@ -158,7 +158,7 @@ def check(cells: Cells, plan: Plan) -> None:
 
 
 def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
-    """Extend the expiry of the plan and its chunks to `for_ms` from now. Raises PlanRefused if one is missing."""
+    """Extend the expiry of the plan and its chunks to `for_ms` from now. Raises PlanRefused if a cell is missing."""
     missing = prolong(cells, [plan_cell(plan.id)], for_ms)
     for some in batched(plan):
         missing += prolong(cells, [chunk_cell(plan.id, n) for n in some], for_ms)
@@ -169,19 +169,19 @@ def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
 def prolong(cells: Cells, keys: Sequence[str], for_ms: int) -> list[str]:
     """Extend the expiry of these cells to `for_ms` from now; returns the keys of missing ones."""
     stored = [*zip(keys, cells.read(keys), strict=True)]
-    # a swap that fails lost to a write, which extends the expiry too
+    # a swap that fails lost against a write, which extends the expiry too
     cells.swap([Swap(key, cell.version, cell.value, for_ms) for key, cell in stored if cell is not None])
     return [key for key, cell in stored if cell is None]
 
 
 def batched(plan: Plan) -> Iterator[range]:
-    """The numbers of the plan's chunks, in ranges that are read at once."""
+    """Yield ranges of the numbers of the plan's chunks; the cells of one range are read at once."""
     for at in range(0, plan.chunks, AT_ONCE):
         yield range(at, min(plan.chunks, at + AT_ONCE))
 
 
 def sealed(chunks: hashlib._Hash, plan: Plan) -> str:
-    """The digest of a plan, given the hash of all its chunks in order."""
+    """Return the digest of a plan, given a hash of all its chunks in order."""
     whole = chunks.copy()
     whole.update(msgspec.json.encode(replace(plan, digest="")))
     return whole.hexdigest()
@@ -204,29 +204,29 @@ FINAL = frozenset({RunStatus.STOPPED, RunStatus.CANCELLED, RunStatus.DONE})
 
 
 class PlanMark(StrEnum):
-    """The mark of one message of a plan."""
+    """The mark that a run stores for one message of its plan."""
 
-    LEFT = "."  # the run has not tried the message yet
-    WAITING = "w"  # moved, but its first run has not settled
+    LEFT = "."  # not tried yet
+    WAITING = "w"  # moved, but its first execution has not been settled
     DONE = "d"
     FAILED = "f"
-    CHANGED = "c"  # not moved, as the message had changed since the plan
-    ENDED = "s"  # moved, then ended by a person: cancelled, removed, redriven
-    RETURNED = "u"  # an undo returned the message
+    CHANGED = "c"  # not moved: the message has changed since the plan
+    ENDED = "s"  # moved, then ended by a person: cancelled, removed or redriven
+    RETURNED = "u"  # an undo has returned the message
 
 
 class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The state of a run. `at` and `known` are positions in the plan's order: messages before `at` were tried, and
-    those before `known` are marked as moved or not. Times are ms of the store's clock."""
+    """The state of a run. `at` and `known` are positions in the plan: messages before `at` were tried, and for those
+    before `known` the marks say which were moved. Times are ms of the store's clock."""
 
     status: RunStatus = RunStatus.RUNNING
-    phase: str = "starting"  # present activity of the run, in words
-    why: str = ""  # reason of the status or of the wait
+    phase: str = "starting"  # what the run does now, in words
+    why: str = ""  # why the run has this status or waits
     actor: str = ""
     reason: str = ""
-    cause: str = ""  # what started the run, unless a person did: "auto"
+    cause: str = ""  # "auto" if a machine started the run; empty for a person
     started_ms: int = 0
-    over_ms: int = 0  # when the status became final
+    over_ms: int = 0  # time at which the status became final
     total: int = 0
     at: int = 0
     known: int = 0
@@ -238,26 +238,26 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     returned: int = 0
     canary_over: bool = False
     speed: Speed | None = None
-    still_ms: int = 0  # start of the present pause or wait, which stops the clock; 0: the run moves messages
-    undo: int = -1  # the next chunk whose unrun messages undo returns; -1: no undo
+    still_ms: int = 0  # start of the present pause or wait, which stops the clock; 0 while messages are moved
+    undo: int = -1  # the next chunk whose messages an undo returns, unless they ran; -1: no undo
     approved_by: str = ""
-    owner: str = ""  # the runner with the lease, until `until_ms`
+    owner: str = ""  # the runner that has the lease until `until_ms`
     until_ms: int = 0
     closed: bool = False  # True once the run needs no runner
 
     @property
     def last_tick(self) -> tuple[object, ...]:
-        """The fields that only runners write, which change with every commit: unchanged if no other runner ticked."""
+        """The fields that only runners write, and every tick's commit changes: equal if no other runner ticked."""
         counts = self.at, self.known, self.moved, self.done, self.failed, self.changed, self.ended, self.returned
         return self.owner, self.until_ms, *counts
 
     def held(self, now_ms: int) -> bool:
-        """True if a runner has the lease. A longer lease is from before a clock was set back."""
+        """True if a runner has the lease. One longer than a runner takes is from before a clock was set back."""
         return now_ms < self.until_ms <= now_ms + 2 * LEASE_MS
 
     @property
     def waiting(self) -> int:
-        """The number of messages that were moved and have not settled their first run."""
+        """The number of messages that were moved and whose first execution has not been settled."""
         return self.moved - self.done - self.failed
 
     @property
@@ -280,7 +280,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Line(Struct, frozen=True, array_like=True):
-    """A line of a story: what happened, and when."""
+    """A line of a run's story: what happened, and when."""
 
     at_ms: int
     text: str
@@ -298,7 +298,7 @@ class Failure(Struct, frozen=True, array_like=True):
 
 
 class Index(Struct, frozen=True):
-    """The open runs, and the last closed ones, oldest first: `closed` were started by people, `auto` automatically."""
+    """The open runs, and the last closed ones, oldest first: people started `closed`, machines started `auto`."""
 
     open: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
@@ -344,17 +344,17 @@ _failures = msgspec.json.Decoder(list[Failure]).decode
 
 
 def read_state(cell: Cell | None) -> RunState | None:
-    """The state in a cell; None if there is no cell. Raises Unreadable."""
+    """Return the state in a cell of a run; None without a cell. Raises Unreadable."""
     return required("run/ID", cell, decode_state, None)
 
 
 def index(store: Store) -> Index:
-    """The runs of a store. Raises StoreError."""
+    """Read the index of the store's runs. Raises StoreError."""
     return read_index(store.cells.read([INDEX])[0])
 
 
 def state_of(store: Store, id: str) -> RunState | None:
-    """The state of a run now; None if there is no such run. Raises StoreError."""
+    """Read the state of the run with this id; None if there is no such run. Raises StoreError."""
     return read_state(store.cells.read([state_cell(id)])[0])
 
 
@@ -371,6 +371,6 @@ def read_failures(cell: Cell | None) -> list[Failure]:
 
 
 def longer(story: list[Line], lines: list[Line]) -> list[Line]:
-    """The story with these lines added; beyond STORY_MAX its middle is dropped."""
+    """Return the story with these lines added; beyond STORY_MAX lines its middle is dropped."""
     whole = [*story, *lines]
     return whole if len(whole) <= STORY_MAX else [*whole[: STORY_MAX // 5], *whole[-STORY_MAX * 4 // 5 :]]

@@ -50,7 +50,7 @@ from .runner import Runner
 RunChange = Callable[[RunState, int], RunState | None]
 StoryAct = Callable[[RunState, int, str], RunState | None]  # arguments: state, time in ms, line for the story
 
-POLL_S = 0.1  # interval of `wait`
+POLL_S = 0.1  # seconds between checks in `wait`
 
 
 class RunView(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class RunView(Struct, frozen=True, kw_only=True):
 
 
 class _Selector(Struct):
-    """The part of a plan that a list of runs reads."""
+    """The only field of a plan that a list of runs needs."""
 
     selector: str = ""
 
@@ -95,8 +95,6 @@ class Run:
     def __repr__(self) -> str:
         return f"Run({self.id!r})"
 
-    # -- reading
-
     @property
     def state(self) -> str:
         """The status: running, paused, stopped (by its own rule), cancelled or done."""
@@ -104,7 +102,7 @@ class Run:
 
     @property
     def why(self) -> str:
-        """The reason of the run's wait or end."""
+        """Why the run waits or has ended."""
         return self._state().why
 
     @property
@@ -121,7 +119,7 @@ class Run:
         return plan
 
     def view(self) -> RunView:
-        """The run at one moment."""
+        """Return the run as it is now."""
         (plan,) = self._store.cells.read([plan_cell(self.id)])
         return _view(self.id, self._state(), plan, self._store.now_ms())
 
@@ -130,10 +128,8 @@ class Run:
         return read_story(self._store.cells.read([story_cell(self.id)])[0])
 
     def failures(self, limit: int | None = None) -> Sequence[Failure]:
-        """Messages that the run moved and that failed again, with their errors: at most the first FAILURES_MAX."""
+        """Return messages that the run moved and that failed again, with their errors: at most FAILURES_MAX."""
         return read_failures(self._store.cells.read([failures_cell(self.id)])[0])[:limit]
-
-    # -- steering
 
     def pause(self, *, actor: str | None = None, reason: str = "") -> None:
         """Move no messages until resumed; outcomes are still counted. Raises Refused once the run is over."""
@@ -160,8 +156,8 @@ class Run:
         self._change("cancel", "cancelled", _cancelled, actor, reason)
 
     def undo(self, *, actor: str | None = None, reason: str = "") -> int:
-        """End the run, and return messages that it moved and that have not run yet to their dead lane, as if they had
-        never been moved. Waits until that is done; returns the number of messages returned. Raises RuntimeError as
+        """End the run, and return the messages that it moved and that have not run yet to their dead lane, as if they
+        had never been moved. Waits until that is done; returns the number of messages returned. Raises RuntimeError as
         `wait`."""
         refuse_loop("run.undo()", "await asyncio.to_thread(run.undo)")
 
@@ -188,11 +184,9 @@ class Run:
 
         self._change("approve", "approved", act, name, reason)
 
-    # -- waiting
-
     def wait(self, timeout: Duration | None = None) -> str:
-        """Wait until the run is done, stopped or cancelled, and return its state. Runs it in this thread if no worker
-        does. In a test kit, advances the clock and delivers messages, as `rd.drain()` does.
+        """Wait until the run is done, stopped or cancelled, and return its state. Runs the redrive in this thread if no
+        worker does. In a test kit, advances the clock and delivers messages, as `rd.drain()` does.
 
         Raises TimeoutError after `timeout`, or in a test kit if nothing is left that would end the run, which stays
         open; RuntimeError inside a running event loop, as the run may need the worker of that loop.
@@ -246,7 +240,7 @@ class Run:
     def _change(
         self, word: str, done: str, act: StoryAct, actor: str | None, reason: str, *, final: bool = False
     ) -> None:
-        """Change the run's state. `done` is the word for the story; `final`: allowed once the run is over."""
+        """Change this run's state by `act`. `done`: the word in the story; `final`: allowed once the run is over."""
         name, why = signed(actor, reason, f"{word} of run {self.id}", needed=False)
         text = f"{done} by {name}" + (f": {why}" if why else "")
 
@@ -262,15 +256,12 @@ class Run:
         return ConfigError(f"run {self.id} is unknown or has expired; see `redrive run list`")
 
 
-# -- starting and changing
-
-
 def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "", swaps: Sequence[Swap] = ()) -> None:
-    """Start the run of this plan: one commit with its audit entry and these swaps. Workers run it from then on.
+    """Start the run of this plan, in one commit with its audit entry and these swaps. Workers run it from then on.
 
     Raises PlanRefused if the plan was applied before or has expired, StoreError.
     """
-    keep(store.cells, plan, KEPT_MS)  # a crash after this only leaves the plan with a longer expiry
+    keep(store.cells, plan, KEPT_MS)  # a crash after this only leaves the plan with a later expiry
     now_ms = store.now_ms()
     state = RunState(actor=actor, reason=reason, cause=cause, started_ms=now_ms, total=plan.total)
     story = [Line(now_ms, f"started by {actor}: {reason}")]
@@ -289,9 +280,9 @@ def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "",
 
 
 def change(store: Store, id: str, act: RunChange, action: str, text: str, actor: str, reason: str) -> RunState | None:
-    """Change the state of a run for a person: one commit with the audit entry and the story's line `text`.
+    """Change the state of a run for a person, in one commit with the audit entry and the line `text` in its story.
 
-    `act(state, now_ms)` returns the new state, or None for no change. Returns the state after that; None if there is no
+    `act(state, now_ms)` returns the new state, or None for no change. Returns the resulting state; None if there is no
     such run. Raises Conflict after losing to others twenty times, StoreError.
     """
     audit = Audit(store)
@@ -308,7 +299,7 @@ def change(store: Store, id: str, act: RunChange, action: str, text: str, actor:
             Swap(state_cell(id), version_of(cell), encode(changed), KEPT_MS),
             Swap(story_cell(id), version_of(story), encode(longer_story), KEPT_MS),
         ]
-        if state.closed and not changed.closed:  # the run needs a runner again
+        if state.closed and not changed.closed:  # an undo needs a runner again
             swaps.append(_opened(opened, id))
         store.put([], swaps=[*swaps, *audited])
         return changed
@@ -320,11 +311,8 @@ def _opened(cell: Cell | None, id: str) -> Swap:
     return Swap(INDEX, version_of(cell), encode(read_index(cell).with_open(id)))
 
 
-# -- views
-
-
 def views(store: Store, limit: int) -> list[RunView]:
-    """The last runs: open ones first, then closed ones, each with the newest first. Raises StoreError."""
+    """Return the last runs: the open ones, then the closed ones, the newest first in both. Raises StoreError."""
     known = decoded(store.cells.read([INDEX])[0], decode_index, Index())
     ids = [*reversed(known.open), *reversed(known.over)][: max(0, limit)]
     cells, plans = store.cells.read([*map(state_cell, ids)]), store.cells.read([*map(plan_cell, ids)])
@@ -359,4 +347,4 @@ def _cancelled(state: RunState, now_ms: int, why: str) -> RunState:
 
 
 def _quiet(name: str, text: str, run: str = "", /, count: int = 1) -> None:
-    """Ignore notices, which the story of the run contains too."""
+    """Ignore the notices of a run: its story contains them too."""

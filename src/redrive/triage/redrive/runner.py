@@ -48,36 +48,36 @@ from .records import (
     story_cell,
 )
 
-BATCH = 250  # messages moved in one commit
+BATCH = 250  # most messages moved in one commit
 SETTLING_S, IDLE_S = 0.25, 1.0  # seconds between two ticks: while outcomes arrive, and idle
-ROOM_S = 0.05  # least time between two ticks while outcomes make room for more
-QUIET_MAX = 20  # ticks in a row without an outcome before the pause becomes IDLE_S
-UNASKED_MS = 5000  # how long a run waits for a worker with its health check before it reports that it waits
-AWAITING = "awaiting approval"  # name of a phase
-OUTCOMES_WAITED_MS = 7 * 86_400_000  # how long a finished run waits for outcomes
+ROOM_S = 0.05  # fewest seconds between two ticks while the run waits for outcomes to move more
+QUIET_MAX = 20  # ticks in a row without news after which the pause becomes IDLE_S
+UNASKED_MS = 5000  # ms that a run waits for a worker with its health check before its state says so
+AWAITING = "awaiting approval"  # phase of a run that a person must approve
+OUTCOMES_WAITED_MS = 7 * 86_400_000  # ms that a finished run waits for outcomes
 
 
 class Runner:
-    """Runs one redrive as `owner`, while that has the lease. Used by one thread.
+    """Runs one redrive as `owner`, while `owner` has its lease. Used by one thread.
 
-    The gates of the run need the app; without one it moves nothing.
+    The gates of the run need the app; a runner without an app moves nothing.
     """
 
     def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: Registry | None = None) -> None:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
-        self._split: SplitDependencies | None = None  # split dependencies, which hold messages by key
+        self._split: SplitDependencies | None = None  # decides which messages are held by key
         self._progress = Progress(store, id)
-        self._last_tick: tuple[object, ...] | None = None  # the part of the state that its last commit wrote
-        self._refused: set[str] = set()  # messages that a worker claimed before they were returned
+        self._last_tick: tuple[object, ...] | None = None  # `RunState.last_tick` as this runner last wrote it
+        self._refused: set[str] = set()  # ids of messages that a worker claimed before an undo could return them
         self._quiet = 0  # ticks in a row without anything to write
         self.carries = False  # True if this process had the run's lease at its last tick
         self.moves = False  # True if the run has messages left to move, now or after outcomes
         self._canary_queues: Collection[str] = ()  # queues of the run's canary, while the run waits for its outcomes
 
     def tick(self) -> float | None:
-        """Do one tick; returns the seconds until the next call. None: the run is over, or another runner has it. Raises
-        StoreError."""
+        """Do one tick; return the seconds until the next call. None: the run is over, or another runner has its lease.
+        Raises StoreError."""
         (cell,) = self._store.cells.read([state_cell(self.id)])
         state, now_ms = read_state(cell), self._store.now_ms()
         if cell is None or state is None or state.closed:
@@ -114,7 +114,7 @@ class Runner:
         return wait_s
 
     def keeps(self, queues: Collection[str]) -> bool:
-        """True if a burst worker on these queues must wait for this run: unless its canary is in other queues."""
+        """True if a burst worker on these queues must wait for the run, unless a canary in other queues delays it."""
         return self.moves and not (self._canary_queues and {*queues}.isdisjoint(self._canary_queues))
 
     def release(self) -> None:
@@ -127,12 +127,12 @@ class Runner:
         self._progress.forget()
 
     def _unknown_health(self, plan: Plan) -> str | None:
-        """The name of the health check in its gates, if this app does not have it."""
+        """Return the name of the health check in the run's gates if this app does not have it, otherwise None."""
         health = None if plan.settings.gates is None else plan.settings.gates.health
         return None if health is None or self._app is None or health in self._app.healths else health
 
     def _wait_for_health(self, health: str, state: RunState, cell: Cell, now_ms: int) -> None:
-        """Leave the run to a worker with the health check; if none takes it, record the reason of the wait."""
+        """Leave the run to workers with this health check. If none takes it, the run's state says why it waits."""
         self._leave()
         if not state.why and state.until_ms + UNASKED_MS < now_ms and state.started_ms + UNASKED_MS < now_ms:
             said = replace(state, phase="waiting", why=f"no worker knows the health check {health!r} of its gates")
@@ -141,8 +141,6 @@ class Runner:
     def _leave(self) -> None:
         self._progress.forget()
         self.moves = self.carries = False
-
-    # -- a tick
 
     def _advance(self, work: UnitOfWork, plan: Plan) -> float:
         self._progress.record(work)
@@ -167,10 +165,8 @@ class Runner:
         if swaps:
             self._store.put([], swaps=swaps)
 
-    # -- rules
-
     def _apply_rules(self, work: UnitOfWork, plan: Plan) -> None:
-        """Apply canary, stop rule, gates and speed."""
+        """Apply the canary, the stop rule, the gates and the speed to the run's state."""
         settings, now_ms = plan.settings, work.now_ms
         if work.state.status in FINAL:
             return
@@ -191,13 +187,13 @@ class Runner:
         self._adapt_speed(work, plan)
 
     def _why_stop(self, work: UnitOfWork, plan: Plan) -> str | None:
-        """Why the run must stop, or None. Ends the canary if it succeeded."""
+        """Return why the run must stop, or None. Ends the canary once it has succeeded."""
         settings, state = plan.settings, work.state
         stop = pacing.StopRule.parse(settings.stop_if) if settings.stop_if else None
         if settings.canary and not state.canary_over:
             tried = state.moved + state.ended
             if state.waiting or (state.at < state.total and tried < settings.canary):
-                return None  # some outcomes are not known yet
+                return None  # some outcomes of the canary are not known yet
             work.state = replace(state, canary_over=True)
             word = pacing.canary(state.moved, stop, state.done, state.failed) if state.moved else pacing.GO_ON
             if word != pacing.GO_ON:
@@ -209,7 +205,7 @@ class Runner:
         return None if stop is None else stop.says(state.done, state.failed, planned)
 
     def _pause_or_wait(self, work: UnitOfWork, plan: Plan) -> None:
-        """Stop the clock of the run while a person paused it, or a gate is closed."""
+        """Record a pause by a person or a closed gate in the state; the run's clock stops meanwhile."""
         state, now_ms = work.state, work.now_ms
         why, phase = state.why, "paused"
         if state.status is RunStatus.RUNNING:
@@ -254,10 +250,8 @@ class Runner:
         work.say(f"{status}: {why}" + (f"; {left:,} were left where they are" if left else ""))
         work.notify(f"run_{status}", why)
 
-    # -- moving
-
     def _batch(self, work: UnitOfWork, plan: Plan) -> list[Handle]:
-        """The messages to move now."""
+        """Return the messages to move in this tick."""
         state, settings = work.state, plan.settings
         if state.status is not RunStatus.RUNNING or state.still_ms or state.speed is None or self._app is None:
             return []
@@ -274,13 +268,13 @@ class Runner:
         held = self._split.first_held(handles[:count], work.now_ms) if self._split else None
         if held is not None:  # move only the messages that precede the held one
             speed, count = pacing.grant(state.speed, settings.rate, work.now_ms, held[0])
-        # A tick that moves nothing needs no commit, unless a clock was set back: otherwise the run would wait again.
+        # A tick that moves nothing needs no commit, unless the clock was set back: the run would wait again each time.
         if count or replace(speed, looked_ms=state.speed.looked_ms) != state.speed:
             work.state = replace(state, speed=speed)
         return handles[:count]
 
     def _pause_s(self, work: UnitOfWork) -> float:
-        """The seconds until the next tick."""
+        """Return the seconds until the next tick."""
         state = work.state
         self._quiet = 0 if work.news else self._quiet + 1
         if state.still_ms:
@@ -294,10 +288,8 @@ class Runner:
             return min(max(at_once / (rate or pacing.MAX_PER_S) / 2, ROOM_S), tick_s)
         return min(max(pacing.next_ms(state.speed, rate, work.now_ms) - work.now_ms, 10) / 1000, tick_s)
 
-    # -- undo and the end
-
     def _undo(self, work: UnitOfWork) -> float:
-        """Return the messages that have not run yet, one chunk per tick. Those already returned are dead as planned."""
+        """Return messages that have not run yet, one chunk per tick, to the dead lane."""
         n = work.state.undo
         if n * CHUNK >= work.state.known:
             work.say(f"{work.state.returned:,} returned unrun; {work.state.waiting:,} under way")
@@ -321,7 +313,7 @@ class Runner:
         return 0.0
 
     def _wind_up(self, work: UnitOfWork, plan: Plan) -> float:
-        """Close a run that is over, once all outcomes are known or no longer awaited."""
+        """Close a run that is over, once all outcomes are known or it has waited too long for them."""
         state = work.state
         if work.news:
             self._commit(work)
@@ -346,7 +338,7 @@ class Runner:
         return IDLE_S
 
     def _shorten(self, id: str) -> None:
-        """Shorten the expiry of an automatic run that has left the index: only its starter may still read it."""
+        """Shorten the expiry of an automatic run outside the index: only the machine that started it reads it."""
         cells, plan = self._store.cells, read_plan(self._store.cells, id)
         if plan is not None:
             prolong(cells, [state_cell(id), story_cell(id), failures_cell(id)], UNNAMED_KEPT_MS)
@@ -362,7 +354,7 @@ def _verdict(run: str, s: RedriveSettings, batch: Sequence[Handle]) -> Redrive:
 
 
 def _under_way(state: RunState) -> int:
-    """The number of messages that the run moved, or tried to, without a known outcome."""
+    """Return how many messages the run moved, or tried to move, whose outcome is not known."""
     return state.waiting + state.at - state.known
 
 
@@ -375,7 +367,7 @@ def _split_dependencies(app: Registry | None, plan: Plan) -> SplitDependencies |
 
 
 def _canary_queues(state: RunState, plan: Plan) -> Collection[str]:
-    """The queues of a canary that was moved and whose outcomes are not known yet; otherwise none."""
+    """Return the queues of a canary that was moved as a whole and awaits outcomes; otherwise none."""
     if state.canary_over or state.moved + state.ended + state.at - state.known < plan.settings.canary:
         return ()
     return plan.by_queue if plan.settings.to_queue is None else (plan.settings.to_queue,)
@@ -391,5 +383,5 @@ def _phase(plan: Plan, state: RunState, why: str) -> str:
 
 
 def _unrun(message: Message, run: str) -> bool:
-    """True if the run moved the message and no worker has claimed it since."""
+    """True if the run moved the message and no worker has claimed the message since."""
     return message.run == run and message.lane is Lane.READY and not message.attempt and not message.crashes

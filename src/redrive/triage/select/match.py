@@ -40,14 +40,14 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class Unknown(Enum):
-    """Data that the message alone does not contain."""
+    """Data that may decide a match and that the message alone does not contain."""
 
     FAULT = "which fault it died of"
     BODY = "its body"
 
 
 class Candidate:
-    """A message to match. `fault` is the one it died of; some messages die without a fault."""
+    """A message to match. `fault` is the fault that the message died of; None if it died without one."""
 
     __slots__ = ("_decoded", "body", "fault", "message", "now_ms")
 
@@ -63,7 +63,7 @@ class Candidate:
         self.body: Any = message.body if message.content != BLOB else body
 
     def args(self) -> Any:
-        """The body as JSON; None if it is not JSON. Unknown.BODY if it is stored in a blob that was not read."""
+        """The body as JSON; None for another body. Unknown.BODY if the body is in a blob that was not read."""
         if self.message.content.startswith(SEALED):
             raise _encrypted("args", "bodies", self.message)
         if not self._decoded and not isinstance(self.body, Unknown):
@@ -76,7 +76,7 @@ class Candidate:
 
 
 def matches(node: Node, seen: Candidate) -> bool | None:
-    """True if the message matches; None if missing data decides."""
+    """Return whether the message matches; None if that depends on data that is unknown."""
     match node:
         case Term():
             return _fits(node, seen)
@@ -90,7 +90,7 @@ def matches(node: Node, seen: Candidate) -> bool | None:
 
 
 def _first(nodes: Iterable[Node], seen: Candidate, decides: bool) -> bool | None:
-    """`decides` if any node returns it; otherwise None if a node returns None; otherwise the opposite."""
+    """Return `decides` if a node's match is `decides`; else None if one is unknown; else the opposite."""
     known = True
     for node in nodes:
         answer = matches(node, seen)
@@ -125,7 +125,7 @@ def _fits(term: Term, seen: Candidate) -> bool | None:
 
 
 def _trace_id(traceparent: str) -> str:
-    """The id of the trace, from W3C's VERSION-TRACE-PARENT-FLAGS."""
+    """Return the id of the trace in W3C's VERSION-TRACE-PARENT-FLAGS."""
     parts = traceparent.split("-")
     return parts[1] if len(parts) > 1 else traceparent
 
@@ -154,7 +154,7 @@ def _time_fits(value: TermValue, at_ms: int, now_ms: int) -> bool:
 
 
 def _fault_fits(term: Term, seen: Candidate) -> bool | None:
-    """Match the fault that the message died of: the last one in its history, or none."""
+    """Match a term with the fault that the message died of. If that is unknown, the last fault can only rule it out."""
     fault = seen.message.faults[-1] if seen.fault is Unknown.FAULT else seen.fault
     if not isinstance(fault, Fault) or not _text_fits(term.values, getattr(fault, term.field)):
         return False
@@ -174,7 +174,7 @@ def _argument_fits(body: Any, path: list[str], values: tuple[TermValue, ...]) ->
 
 
 def _json_fits(value: TermValue, content: Any) -> bool:
-    """Match a JSON value. A list matches if one of its items does; `*` matches anything."""
+    """True if the JSON value matches. A list matches if one of its items does; `*` matches anything."""
     if isinstance(content, list) and any(_json_fits(value, item) for item in content if not isinstance(item, list)):
         return True
     if isinstance(value, Number):

@@ -48,7 +48,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
 
 def parse(text: str) -> Node:
-    """The tree of a selector. Raises SelectorError, which points at the mistake."""
+    """Return the tree of a selector. Raises SelectorError, which points at the mistake."""
     return _Parser(text).whole()
 
 
@@ -87,8 +87,6 @@ class _Parser:
         for bad in re.finditer(r"[\0\ud800-\udfff]", self.text):
             self._fail("this character cannot be stored", "no message has it", bad.start(), bad.end())
 
-    # -- and, or, not
-
     def _any(self) -> Node:
         nodes = [self._all()]
         while self._word("or"):
@@ -121,8 +119,6 @@ class _Parser:
         if not self._take(")"):
             self._fail("this parenthesis is never closed", "expected ) after its terms", begin, begin + 1)
         return node
-
-    # -- terms
 
     def _term(self) -> Node:
         begin = self._skip()
@@ -164,8 +160,6 @@ class _Parser:
         near = near_miss(field, FIELDS)
         why = f"did you mean {near}:… ? " if near else ""
         self._fail(f"unknown field '{field}'", f"{why}fields: {', '.join(FIELDS)}", begin, end)
-
-    # -- values
 
     def _value(self, field: str, *, listed: bool = False) -> TermValue:
         if listed:
@@ -249,8 +243,6 @@ class _Parser:
                 pass
         why = f"expected such as {field}:>2h, {field}:<1d12h or {field}:<2026-01-31T15:04:05Z"
         self._fail("neither an age nor a time", why, *span)
-
-    # -- characters
 
     def _skip(self) -> int:
         match = _SPACE.match(self.text, self.at)

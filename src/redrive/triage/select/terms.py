@@ -24,7 +24,7 @@ _UNITS = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000)
 
 
 class Pattern(Struct, frozen=True):
-    """Text with a `*` between adjacent parts; a single part matches exactly."""
+    """A text with `*` between neighbouring parts; a pattern of one part matches exactly that text."""
 
     parts: tuple[str, ...]
 
@@ -45,7 +45,7 @@ class Pattern(Struct, frozen=True):
         return True
 
     def within(self, text: str) -> bool:
-        """True if a part of the text matches the pattern; case-insensitive."""
+        """True if some part of the text matches the pattern; case-insensitive."""
         return Pattern(("", *(part.casefold() for part in self.parts), "")).fits(text.casefold())
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class Pattern(Struct, frozen=True):
 
 
 class Number(Struct, frozen=True):
-    """A comparison with a number, such as >3."""
+    """A comparison with a number, such as >3: an operator and the number."""
 
     op: str
     amount: Decimal
@@ -66,7 +66,7 @@ class Number(Struct, frozen=True):
 
 
 class Age(Struct, frozen=True):
-    """A comparison with the time since an event, such as <6h."""
+    """A comparison with the time since an event, such as <6h: an operator and the time."""
 
     op: str
     ms: int
@@ -93,7 +93,7 @@ TermValue = Pattern | Number | Age | PointInTime
 
 
 class Term(Struct, frozen=True):
-    """A field has one of these values."""
+    """Matches messages whose field has one of these values."""
 
     field: str
     values: tuple[TermValue, ...]
@@ -103,7 +103,7 @@ class Term(Struct, frozen=True):
         return f"{self.field}:{texts[0] if len(texts) == 1 else '(' + ','.join(texts) + ')'}"
 
     def _text(self, value: TermValue) -> str:
-        """The text of a value. Reasons of an application are quoted, so that a typo in a known reason is an error."""
+        """Return the text of a value in a selector. Only known reasons are unquoted, so that a typo is an error."""
         if self.field in NUMBERS:
             return str(value).removeprefix("=")
         if self.field == "reason" and isinstance(value, Pattern) and len(value.parts) == 1:
@@ -144,7 +144,7 @@ LANES = (*RESTING, Lane.DONE)  # the lanes that a selector can name
 
 
 def both(nodes: Iterable[Node]) -> Node:
-    """The conjunction of these nodes, simplified."""
+    """Return a node for messages that all of these nodes match, simplified."""
     flat: list[Node] = []
     for node in nodes:
         flat += node.nodes if isinstance(node, And) else [node]
@@ -154,7 +154,7 @@ def both(nodes: Iterable[Node]) -> Node:
 
 
 def either(nodes: Iterable[Node]) -> Node:
-    """The disjunction of these nodes, simplified."""
+    """Return a node for messages that any of these nodes matches, simplified."""
     flat: list[Node] = []
     for node in nodes:
         flat += node.nodes if isinstance(node, Or) else [node]
@@ -164,17 +164,17 @@ def either(nodes: Iterable[Node]) -> Node:
 
 
 def opposite(node: Node) -> Node:
-    """The negation of this node, simplified."""
+    """Return a node for messages that this node does not match, simplified."""
     return NONE if node == ALL else ALL if node == NONE else Not(node)
 
 
 def exactly(field: str, *names: str) -> Term:
-    """The term that matches exactly one of these names, including special characters."""
+    """Return a term that matches exactly these names, including special characters."""
     return Term(field, tuple(Pattern((name,)) for name in names))
 
 
 def as_node(where: Filter = Filter(), lane: Lane = Lane.DEAD) -> Node:
-    """The selector equivalent to this filter of the store."""
+    """Return the selector for the same messages as this filter in this lane."""
     fields = {"queue": where.queue, "task": where.task, "reason": where.reason}
     fields |= {"fingerprint": where.fingerprint, "error": where.error}
     terms: list[Node] = [
@@ -204,7 +204,7 @@ def _in_quotes(text: str) -> str:
 
 
 def fields_of(node: Node) -> Iterator[str]:
-    """The fields of a selector's terms."""
+    """Yield the field of each term in a selector."""
     match node:
         case Term():
             yield node.field
