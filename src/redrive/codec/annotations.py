@@ -16,7 +16,7 @@ from ..errors import ConfigError
 
 
 def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[inspect.Parameter]) -> dict[str, Any]:
-    """The type of each argument; Any without annotation. Raises ConfigError for an unresolvable annotation."""
+    """Return the type of each argument; Any without annotation. Raises ConfigError for an unresolvable annotation."""
     types: dict[str, Any] = {}
     for each in parameters:
         try:
@@ -31,26 +31,26 @@ def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[
 
 
 def first_type(handler: Callable[..., Any]) -> tuple[str, Any]:
-    """The name of the first parameter and its type; Any if it has no annotation or an unresolvable one."""
+    """Return the first parameter's name and type; Any if it has no annotation, or one that cannot be resolved."""
     first = next(iter(inspect.signature(handler).parameters.values()))
     if first.annotation is inspect.Parameter.empty:
         return first.name, Any
     try:
         type_ = resolve_type(handler, first.name, first.annotation)
-    except Exception:  # the name is imported for type checkers only
+    except Exception:  # for instance, the name is imported for type checkers only
         return first.name, Any
     return first.name, typing.get_origin(type_) or type_
 
 
 def resolve_type(handler: Callable[..., Any], name: str, annotation: Any) -> Any:
-    """The type of an annotation, resolved in the module of the handler."""
+    """Return the type that a parameter's annotation means, resolved in the module of the handler."""
     scope: dict[str, Any] = getattr(_function(handler), "__globals__", {})
     one = types.SimpleNamespace(__annotations__={name: annotation})
     return typing.get_type_hints(one, scope, include_extras=True)[name]
 
 
 def why_unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
-    """Explain which field's type has an unresolvable annotation, and which import is missing."""
+    """Return which field's type has an annotation that cannot be resolved, and which import is missing."""
     for name, kind, *_ in fields:
         for each in _parts(kind):
             try:
@@ -59,7 +59,7 @@ def why_unresolved(fields: Sequence[tuple[Any, ...]], error: NameError) -> str:
                 return (
                     f"{each.__qualname__}, the type of argument {name}, {_why(unknown, sys.modules[each.__module__])}"
                 )
-            except Exception:  # this part of the type has no annotations
+            except Exception:  # this part of the field's type has no annotations
                 continue
     return f"the type of an argument {_why(error, None)}"
 
@@ -82,7 +82,7 @@ def _why(error: NameError | AttributeError, module: types.ModuleType | None) -> 
 
 
 def _import_of(name: str, module: types.ModuleType | None) -> str | None:
-    """The import statement for the name in the module, including those under TYPE_CHECKING; None if there is none."""
+    """Return the statement in the module that imports the name, also under TYPE_CHECKING; None without one."""
     try:
         tree = ast.parse("".join(linecache.getlines(getattr(module, "__file__", None) or "")))
     except SyntaxError:
@@ -97,7 +97,7 @@ def _import_of(name: str, module: types.ModuleType | None) -> str | None:
 
 
 def _function(handler: Any) -> Any:
-    """The function whose module resolves the annotations of a handler."""
+    """Return the function whose module resolves the annotations of a handler, without wrappers and partials."""
     while isinstance(inspect.unwrap(handler), functools.partial):
         handler = inspect.unwrap(handler).func
     handler = inspect.unwrap(handler)

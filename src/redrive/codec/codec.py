@@ -26,7 +26,7 @@ from .annotations import argument_types, resolve_type, why_unresolved
 from .foreign import is_s3_test, s3_arguments, whole, whole_name
 from .pydantic import dump, load, pydantic_dataclass, unwrap
 
-NAMED_MAX = 5  # unknown arguments that an error lists
+NAMED_MAX = 5  # most unknown arguments that an error lists
 
 Upcast = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -89,8 +89,8 @@ class Codec:
             raise self._unwritable("an argument", error) from error
         try:
             self._decode(body)
-        except Exception as error:  # reported to the caller now, not in the dead lane hours later
-            if type(error) is msgspec.DecodeError:  # not JSON: a model writes this part in its own format
+        except Exception as error:  # report it to the caller now, not in the dead lane hours later
+            if type(error) is msgspec.DecodeError:  # not JSON: some model writes this part in its own format
                 raise self._unwritable("an argument", error) from error
             raise TypeError(f"task {self.name!r}: {_printable(error)}; it takes {self.signature}") from None
         return body
@@ -113,7 +113,7 @@ class Codec:
             raise TypeError(f"task {self.name!r}: {error}; it takes {self.signature}") from None
 
     def canonical(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
-        """Return the same bytes for equivalent calls: sorted JSON of the arguments without defaults.
+        """Return the same bytes for calls with the same meaning: sorted JSON of the arguments unlike the defaults.
 
         Raises TypeError and EncodeError as `encode` does, but does not check annotations.
         """
@@ -141,7 +141,7 @@ class Codec:
         first, step by step. Raises only Unreadable, also for a newer version, which callers park before they decode;
         UnknownArguments if the body has all required arguments and some that the handler does not take.
         """
-        if self._is_tuple and (version is None or version == self.version):  # most bodies
+        if self._is_tuple and (version is None or version == self.version):  # most bodies take this short way
             try:
                 return msgspec.structs.astuple(self._decode(body)), {}
             except Exception:
@@ -169,8 +169,8 @@ class Codec:
         return self._called_with(fields)
 
     def _unknown(self, given: bytes, lifted: bytes) -> list[str]:
-        """The names of arguments that the handler does not take, if the body has all required ones; otherwise empty,
-        as the body is no call of this handler. For a lifted body, the names before lifting count."""
+        """Return the names of arguments that the handler does not take; empty if the body lacks required ones, as it is
+        no call of this handler then. `lifted` decides, but names that only `upcasts` added do not count."""
         try:
             sent = _to_object(lifted).keys()
             names = _to_object(given).keys() & sent - self._names
@@ -183,11 +183,11 @@ class Codec:
         return self._leading(named), named
 
     def has_nothing(self, body: bytes) -> bool:
-        """Return True if a foreign body has nothing for this handler: S3's test event, if it takes S3 objects."""
+        """True if a foreign body has nothing for this handler: S3's test event, if it takes S3 objects."""
         return "key" in self._names and is_s3_test(body)
 
     def _take(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """The arguments from a body that does not name them; None if the body has none for this handler."""
+        """Return the arguments from a body that does not name them; None if the body has none for this handler."""
         name = whole_name(self._fields)
         try:
             if name is not None:
@@ -196,7 +196,7 @@ class Codec:
                 return None
             arguments = {name: value for name, value in s3_arguments(body).items() if name in self._names}
             return self._called_with(self._decode(_to_json(arguments)))
-        except Exception:  # None: the caller raises an error about the argument names
+        except Exception:  # None: the caller raises an error about the names
             return None
 
     # -- versions
@@ -219,7 +219,7 @@ class Codec:
         self.upcasts[version] = step
 
     def lifted(self, body: bytes, version: int) -> bytes:
-        """Lift a body of an older version to the codec's own. Raises only Unreadable."""
+        """Return the body of an older version lifted to the codec's own. Raises only Unreadable."""
         try:
             return self._lift(body, version)
         except Unreadable:
@@ -261,8 +261,8 @@ class Codec:
         return b"null" if value is None else to_json(value, f"task {self.name!r}: its result")
 
     def decode_result(self, written: bytes) -> Any:
-        """Decode a result by the handler's return annotation; to plain JSON values if the annotation is missing or
-        cannot be decoded.
+        """Decode a result by the handler's return annotation; to plain JSON values if there is none, or none that JSON
+        can have.
 
         Raises Unreadable if the result does not fit the annotation.
         """
@@ -273,7 +273,7 @@ class Codec:
 
     @property
     def returns(self) -> bool:
-        """True if the handler's return annotation is not None or missing."""
+        """True if the handler's return annotation is something other than None."""
         return inspect.signature(self._handler).return_annotation not in (inspect.Signature.empty, None, "None")
 
     @functools.cached_property
@@ -287,11 +287,11 @@ class Codec:
             ValueError,
             NameError,
             AttributeError,
-        ):  # unresolvable annotation: most results are never read
+        ):  # the annotation cannot be resolved: most results are never read
             return msgspec.json.Decoder().decode
 
     def _leading(self, named: dict[str, Any]) -> tuple[Any, ...]:
-        """Take the positional-only arguments out of `named`. A missing argument before a given one gets its default."""
+        """Take the positional-only arguments out of `named`. A missing one before a given one gets its default."""
         count = max((at for at, name in enumerate(self._only_positional, 1) if name in named), default=0)
         return tuple(named.pop(name, self.signature.parameters[name].default) for name in self._only_positional[:count])
 
@@ -323,7 +323,7 @@ def to_json(value: Any, what: str) -> bytes:
 
 def _refuse_nan(value: Any) -> None:
     """Raise ValueError for NaN and infinity: the encoder would write null, so the handler would get another value."""
-    todo: list[Any] = [msgspec.to_builtins(value, enc_hook=unwrap)]  # unpacks models and enums, which may contain a NaN
+    todo: list[Any] = [msgspec.to_builtins(value, enc_hook=unwrap)]  # also inside models and enums
     while todo:
         value = todo.pop()
         if isinstance(value, float) and not math.isfinite(value):
@@ -337,7 +337,7 @@ def _refuse_nan(value: Any) -> None:
 def _printable(error: Exception) -> str:
     try:
         text = str(error)
-    except Exception:  # the model's own code fails too
+    except Exception:  # the model's own code fails here too
         text = type(error).__name__
     return " ".join(text[:300].encode(errors="replace").decode().split())
 
@@ -353,13 +353,13 @@ def _struct(name: str, parameters: Sequence[inspect.Parameter], kinds: Mapping[s
             )
         if p.default is inspect.Parameter.empty:
             fields.append((p.name, kind))
-        else:  # the handler's own default is used at the call, so it need not be a JSON value
+        else:  # the call uses the handler's own default, which need not be a JSON value
             fields.append((p.name, Any if kind is Any else kind | msgspec.UnsetType, msgspec.UNSET))
     try:
         struct = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True, gc=False)
         msgspec.json.Decoder(struct)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"task {name!r}: its annotations cannot be read from JSON: {error}") from error
-    except NameError as error:  # raised for a field of a dataclass, a Struct or a model
+    except NameError as error:  # an annotation inside a dataclass, a Struct or a model
         raise ConfigError(f"task {name!r}: an annotation in {why_unresolved(fields, error)}") from None
     return struct

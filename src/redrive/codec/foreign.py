@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 WHOLE = ("body", "event")
-SENDER = "sender:"  # prefix of a sender's header whose name redrive could mistake for its own
+SENDER = "sender:"  # prefix for headers of other programs whose names redrive could mistake for its own
 RESERVED = ("aws-", "redrive-", "celery-", SENDER)
 S3_NAMES = ("bucket", "key", "size", "etag", "version_id", "event_name", "event_time", "region")
 
@@ -58,13 +58,13 @@ _any = msgspec.json.Decoder().decode
 
 
 def header_name(name: str) -> str:
-    """Return the name under which a sender's header is stored: prefixed with SENDER if it begins like one of RESERVED,
-    in any case, since redrive trusts its own headers."""
+    """Return the name under which a sender's header is stored: with the prefix SENDER if it begins like one of
+    RESERVED, in any case, since redrive trusts its own headers."""
     return SENDER + name if name.lower().startswith(RESERVED) else name
 
 
 def sent_name(header: str) -> str:
-    """Return the name that the sender used: the reverse of `header_name`."""
+    """Return the name that the sender gave a stored header: the reverse of `header_name`."""
     return header.removeprefix(SENDER)
 
 
@@ -74,15 +74,15 @@ def storable(text: str) -> str:
 
 
 def whole_name(parameters: Sequence[str]) -> str | None:
-    """Return the name of the parameter that takes a whole body, if there is one."""
+    """Return the name of a handler's only parameter if it takes the whole body; None if it does not."""
     return parameters[0] if len(parameters) == 1 and parameters[0] in WHOLE else None
 
 
 def whole(body: bytes, name: str, kind: Any, load: Callable[[Any, Any], Any]) -> Any:
-    """Return the whole body as one argument: as text for `str`, as bytes for `bytes`, otherwise as decoded JSON.
+    """Return the whole body as the argument `name`: as text for `str`, as bytes for `bytes`, otherwise as decoded JSON.
 
     Without an annotation, a body that is not JSON becomes text, or else bytes. Raises ValueError for a body that does
-    not fit, and for an object with only this argument, by its name.
+    not fit, and for an object whose only field has this name.
     """
     try:
         if _fields(body).keys() == {name}:
@@ -97,7 +97,7 @@ def whole(body: bytes, name: str, kind: Any, load: Callable[[Any, Any], Any]) ->
 
 
 def value_of(body: bytes) -> Any:
-    """Return JSON as its value, other text as text, anything else as bytes."""
+    """Return the value of a body: decoded if it is JSON, else text if it is UTF-8, else bytes."""
     try:
         return _any(body)
     except (ValueError, RecursionError):
@@ -108,7 +108,7 @@ def value_of(body: bytes) -> Any:
 
 
 def is_s3_test(body: bytes) -> bool:
-    """Return True for the event without an object that S3 sends when notifications are set up."""
+    """True if the body is the event without an object that S3 sends when notifications are set up."""
     try:
         return b"s3:TestEvent" in body and bool(_s3_test(body))
     except (ValueError, RecursionError):
@@ -116,7 +116,7 @@ def is_s3_test(body: bytes) -> bool:
 
 
 def s3_arguments(body: bytes) -> Mapping[str, Any]:
-    """Return the values of an S3 event by name. Raises ValueError for any other body, or for several objects."""
+    """Return the values of an S3 event by S3_NAMES. Raises ValueError for another body, or for several objects."""
     from urllib.parse import unquote_plus
 
     (record,) = _s3_event(body).Records

@@ -24,15 +24,15 @@ def is_model(kind: Any) -> bool:
 
 
 def by_name(kind: Any) -> bool:
-    """Return True if fields with aliases can be read back by their own names: pydantic from 2.11 on.
+    """True if fields with aliases can be read back by their own names: in pydantic from 2.11 on.
 
-    Before that, models are written and read by alias.
+    Models of older versions are written and read by alias.
     """
     return "by_name" in (getattr(kind.model_validate_json, "__kwdefaults__", None) or ())
 
 
 def dump(value: Any) -> Any:
-    """Return an encodable value in place of `value`.
+    """Return a value that msgspec can encode in place of `value`.
 
     Raises TypeError for an unknown type, ValueError for a model that could not be read back.
     """
@@ -48,7 +48,7 @@ def dump(value: Any) -> Any:
 
 
 def load(kind: Any, value: Any) -> Any:
-    """Return plain JSON as a value of type `kind`, for a decoder. Raises ValueError if it does not fit."""
+    """Return plain JSON as a value of type `kind`, for msgspec's decoder. Raises ValueError if it does not fit."""
     if is_model(kind):
         names = {"by_alias": True, "by_name": True} if by_name(kind) else {}
         try:  # as JSON, not as objects: otherwise a strict model does not take a date from text
@@ -57,21 +57,21 @@ def load(kind: Any, value: Any) -> Any:
             raise ValueError(f"{kind.__name__}: {_errors(error)}") from None
     if isinstance(kind, type) and issubclass(kind, PurePath) and isinstance(value, str):
         return kind(value)
-    return value  # unchanged, so that the decoder rejects the value
+    return value  # unchanged, so that the decoder rejects it
 
 
 def unwrap(value: Any) -> Any:
-    """Return the values inside a model, None for anything else."""
+    """Return the values inside a model as plain values; None for anything that is not a model."""
     return value.model_dump(round_trip=True) if is_model(type(value)) else None
 
 
 def pydantic_dataclass(kind: Any) -> type | None:
-    """Return a pydantic dataclass in this type, if there is one.
+    """Return a pydantic dataclass that this type is or contains; None without one.
 
-    The decoder would treat it as a plain dataclass: without validation, and with field descriptions as defaults.
+    msgspec's decoder would treat it as a plain dataclass: without validation, and with field descriptions as defaults.
     """
     todo: list[Any] = [kind]
-    seen: dict[int, Any] = {}  # keeps the types alive, so that ids are not reused
+    seen: dict[int, Any] = {}  # keeps the types that were seen, so that their ids are not reused
     while todo and "pydantic" in sys.modules:
         kind = todo.pop()
         if id(kind) in seen:
@@ -81,7 +81,7 @@ def pydantic_dataclass(kind: Any) -> type | None:
             if dataclasses.is_dataclass(kind) and hasattr(kind, "__pydantic_validator__"):
                 return kind
             if not is_model(kind) and getattr(kind, "__annotations__", None):
-                with contextlib.suppress(Exception):  # the decoder rejects names imported for type checkers only
+                with contextlib.suppress(Exception):  # the decoder itself rejects names imported for type checkers only
                     todo.extend(typing.get_type_hints(kind).values())
         todo.extend(typing.get_args(kind))
     return None
@@ -103,7 +103,7 @@ def _refuse_secrets(model: Any) -> None:
 
 
 def _errors(error: Exception) -> str:
-    """The messages of a ValidationError in one line, without rejected values and links."""
+    """Return the messages of a ValidationError in one line, without rejected values and links."""
     try:
         listed = error.errors()  # type: ignore[attr-defined]
         return "; ".join(f"{'.'.join(map(str, one['loc'])) or 'value'}: {one['msg']}" for one in listed)

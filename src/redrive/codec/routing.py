@@ -11,9 +11,9 @@ from .foreign import storable
 Route = Callable[[Any, Mapping[str, str]], "str | None"]
 RouteTarget = (
     str | tuple[str, ...] | Route
-)  # one task for all messages, several for senders to choose from, or a function
+)  # one task for all messages, several that senders choose from, or a function
 TASK = "task"  # the message attribute by which any sender may name the task
-UNROUTED = "redrive-unrouted"  # the header with the reason why a routing function found no task
+UNROUTED = "redrive-unrouted"  # the header with the reason why a routing function chose no task
 
 
 class Routes:
@@ -39,9 +39,9 @@ class Routes:
     def task_of(
         self, queue: str, body: Any, attributes: Mapping[str, str], otherwise: str = ""
     ) -> tuple[str, str | None]:
-        """Return the task name, and the reason if a routing function failed to choose one. Never raises.
+        """Return the task name for a message, and the reason if a routing function failed to choose one. Never raises.
 
-        `otherwise` is the event type in the message itself.
+        `otherwise` is the event type in the message's body.
         """
         route, why = self._routes.get(queue), None
         named = attributes.get(TASK) or otherwise
@@ -52,7 +52,7 @@ class Routes:
         if route is not None:
             try:
                 chosen = route(body, attributes)
-            except Exception as error:  # a foreign message may contain anything, and must not stop those behind it
+            except Exception as error:  # a foreign message may contain anything, and must not stop the next ones
                 chosen, why = None, f"{type(error).__name__}: {_text(error)}"
             if isinstance(chosen, str) and chosen:
                 return storable(chosen), None
@@ -74,7 +74,7 @@ class Routes:
 
 
 def check_route(queue: str, route: object) -> None:
-    """Raise ConfigError unless the route is a name, names, or a function."""
+    """Raise ConfigError unless the route is a name, a tuple of names, or a function."""
     names = route if isinstance(route, tuple) else (route,)
     if not callable(route) and not (names and all(isinstance(name, str) and name for name in names)):
         raise ConfigError(

@@ -37,7 +37,7 @@ def classify(exception: BaseException, rules: Sequence[Rule] = (), *, now: datet
         return _fault(exception, rules, now)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # not caught by `get` and `text_of`, such as MemoryError and RecursionError
+    except BaseException:  # `get` and `text_of` do not catch some errors, such as MemoryError and RecursionError
         return Fault(Kind.DEFAULT, text="an exception that cannot be classified", fingerprint="0" * 16)
 
 
@@ -59,7 +59,7 @@ def _fault(exception: BaseException, rules: Sequence[Rule], now: datetime | None
 
 
 class Classification(Struct, frozen=True):
-    """The kind of one exception with its causes and members. `steer` names the handler's control exception, if any."""
+    """The kind of an exception with its causes and members. `steer` names the handler's control exception, if any."""
 
     kind: Kind | None
     retry_after_s: float | None = None
@@ -95,7 +95,7 @@ def _classify(
 
 
 def _is_plain_number(seen: ExceptionFacts) -> bool:
-    """True if the text is just a number that the exception was raised with: `NotReady(404)` names the thing with the id
+    """True if the text is just a number that the exception was raised with: `NotReady(404)` names a thing whose id is
     404, while `NotReady("404")` repeats a server's response."""
     if not seen.text.isdigit():
         return False
@@ -120,8 +120,8 @@ def _steer(exception: BaseException) -> Classification | None:
 def _classify_members(
     inspection: Inspection, seen: ExceptionFacts, rules: Sequence[Rule], depth: int
 ) -> Classification:
-    """Classify a group by its gravest member, which fails again even if the others succeed. It steers only if all
-    do."""
+    """Classify a group by its gravest member, which would fail again even if the others succeeded. The group counts as
+    a control exception only if all members are."""
     if depth >= DEPTH_MAX:
         return _UNKNOWN
     members = members_of(seen.exception)[:MEMBERS_MAX]
@@ -135,7 +135,7 @@ def _classify_members(
 
 
 def _by_rules(seen: ExceptionFacts, rules: Sequence[Rule]) -> Kind | None:
-    """The kind of the first rule that matches. A rule that is malformed or raises does not match."""
+    """Return the kind of the first rule that matches, or None. A rule that is invalid or raises does not match."""
     for rule in rules:
         kind: Kind | None = call(_match, rule, seen)
         if kind is not None:

@@ -6,7 +6,7 @@ from hashlib import blake2b
 
 from .model import Crash, Fault, Kind
 
-STARTED_MAX = 20  # ids that a Crash lists
+STARTED_MAX = 20  # most ids that a Crash lists
 ERROR = "ProcessDied"
 _MIB = 1024 * 1024
 
@@ -31,7 +31,7 @@ def crash_fault(crash: Crash, at_ms: int = 0) -> Fault:
 
 
 def _text(crash: Crash) -> str:
-    """The evidence in one line, the ids last, since they are long."""
+    """Return the evidence of a crash in one line, the ids of other messages last, since they are long."""
     how = _how(crash) + ("" if crash.run_s is None else f" after {crash.run_s:.1f} s")
     if crash.peak_bytes is not None:
         how += f", peak memory {crash.peak_bytes / _MIB:.0f} MiB"

@@ -12,9 +12,9 @@ from .model import TEXT_MAX
 from .templates import generalize
 from .traceback import Stack, stack_of
 
-NORMALIZED_FROM_MAX = 1_000  # characters of a text that are read
-NORMALIZED_MAX = 400  # characters of the result that count; the length of a value shifts the end
-_CACHED_MAX = 1_024  # limit of cached texts, and of cached fingerprints
+NORMALIZED_FROM_MAX = 1_000  # most characters read of a text
+NORMALIZED_MAX = 400  # most characters of the normalized text that count, as the lengths of values shift what follows
+_CACHED_MAX = 1_024  # most texts, and most fingerprints, that are cached
 
 # Quoted names of a program, a type or a schema, and the texts of error bodies and nested errors, are kept, since they
 # distinguish failures. Other quoted parts are data.
@@ -28,7 +28,7 @@ _TYPES = frozenset(
     )
 )
 _CODERS = " http http/1.0 http/1.1 http/2 status code status_code statuscode errno signal error "
-_PUNCTUATION = dict.fromkeys(map(ord, ".,:;!'\"`"))  # releases of a library change punctuation, and the case of letters
+_PUNCTUATION = dict.fromkeys(map(ord, ".,:;!'\"`"))  # releases of a library change punctuation and the case of letters
 _HEX = frozenset("0123456789abcdefABCDEF")
 _TOP_DOMAINS = (
     "(?:com|net|org|io|dev|app|ai|co|cloud|internal|local|lan|corp|prod|staging|test|example|invalid|eu|uk|de|us|cn)"
@@ -56,15 +56,15 @@ def _unquote(match: re.Match[str]) -> str:
 
 
 def _in_brackets(quoted: str, before: str, after: str) -> bool:
-    """True for a quoted name, as in `schema['properties']['id']`, and for a quoted sentence in a validator's list."""
+    """True if the quoted part is a name, as in `schema['properties']['id']`, or a sentence in a validator's list."""
     if after == "]" and quoted.isidentifier():
         return before[-2:-1].isalnum() or before.endswith(("'][", '"]['))
     return before.endswith(": [") and quoted.endswith(".") and " " in quoted
 
 
 def _unvalue(match: re.Match[str]) -> str:
-    """Replace a word with a digit, unless it identifies the failure: `404` of a status is kept, `user42` keeps its word
-    and `30s` its unit; others are ids."""
+    """Return a word with a digit as it is if it identifies the failure, such as the `404` of a status; of others only
+    the part that does, such as `user` of `user42`; `<v>` for ids."""
     word = match[0]
     if word.isdigit():
         if len(word) > 3:
@@ -77,10 +77,10 @@ def _unvalue(match: re.Match[str]) -> str:
     return f"<v>{tail}" if tail.isalpha() and len(tail) <= 2 and len(word) < 10 else "<v>"
 
 
-# Patterns of the parts that vary between two runs of one failure, in the order of replacement. A pattern runs only if
-# its sign (a substring) occurs and its guard (a cheaper pattern) matches: most texts have few of these parts, and a
-# substring is found 50 times faster. Numbers, ids, hex and times all become <v>: an id may be all digits today and hex
-# tomorrow. Patterns start with a literal or a set if possible, which makes a search fast.
+# Patterns of the parts that vary between two runs of one failure, in the order in which they are replaced. A pattern
+# runs only if its sign (a substring) occurs and its guard (a cheaper pattern) matches: most texts have few of these
+# parts, and a substring is found 50 times faster. Numbers, ids, hex and times all become <v>: an id may be all digits
+# today and hex tomorrow. Patterns start with a literal or a set if possible, which makes a search fast.
 _Replacement: TypeAlias = str | Callable[[re.Match[str]], str]
 _DATA: tuple[tuple[str, str, str, _Replacement], ...] = (
     # These parts are always data: pydantic's shortened input, SQLAlchemy's parameters, PostgreSQL's excerpt of the
@@ -135,7 +135,7 @@ _Step: TypeAlias = tuple[str, re.Pattern[str] | None, re.Pattern[str], _Replacem
 
 @cache
 def _steps(data: bool) -> tuple[_Step, ...]:
-    """The patterns, compiled at the first fault: compiling dominates the import otherwise."""
+    """Return the patterns, compiled at the first fault: otherwise compiling would dominate the import."""
     return tuple(
         (sign, re.compile(guard) if guard else None, re.compile(pattern), replacement)
         for sign, guard, pattern, replacement in (_DATA if data else _NORMAL)
@@ -144,7 +144,7 @@ def _steps(data: bool) -> tuple[_Step, ...]:
 
 @lru_cache(maxsize=_CACHED_MAX)
 def _normalize(text: str) -> tuple[str, tuple[str, ...], bool]:
-    """Return the text without its varying parts, the words that it quotes, and True if no other word is left."""
+    """Return the text without its varying parts, the words that it quotes, and whether the text has no other words."""
     for sign, _, pattern, replacement in _steps(True):
         if sign in text:
             text = pattern.sub(replacement, text)
@@ -178,9 +178,9 @@ def _digest(error: str, normalized: str, places: tuple[str, ...], related: tuple
 
 @lru_cache(maxsize=_CACHED_MAX)
 def _class(name: str) -> str:
-    """A class by its library and its own name: releases move classes between modules.
+    """Return a class's name as its library and its own name: releases move classes between modules.
 
-    botocore makes classes for some of a service's codes, more with each release; the code is in the fingerprint anyway.
+    botocore makes classes for some of a service's codes, more with each release; the fingerprint has the code.
     """
     if name.startswith("botocore.errorfactory."):
         return "botocore.ClientError"
@@ -189,7 +189,7 @@ def _class(name: str) -> str:
 
 
 def _added_by(text: str, stack: Stack) -> tuple[str, ...]:
-    """The words that the fingerprint takes from the stack, besides the text.
+    """Return the words that the fingerprint takes from the stack in addition to the text.
 
     Quoted words of the text are included if they are literals in the user's function: `row["price"]` is not
     `row["currency"]`. For a text without other words, the library function that raised it is included.
@@ -204,16 +204,16 @@ def fingerprint_of(inspection: Inspection, chain: list[ExceptionFacts], stack: S
     seen, *causes = chain
     cls = type(seen.exception)
     text = generalize(seen.text, stack.templates, cls)
-    # The innermost cause is the reason of the failure. From a library's own chain only the code is used, since releases
-    # differ in the rest.
+    # The innermost cause is the reason of the failure. If a library raised the exception, only the cause's code counts,
+    # since releases differ in the rest.
     root = [f"{_class(each.known.name)} {each.code}" for each in causes[-1:] if each.code or not stack.raised]
     related = (seen.code, *root, *_added_by(text, stack))
-    # The stack of an endless recursion ends at an arbitrary function of its cycle.
+    # The stack of an endless recursion ends at an arbitrary function of the recursion.
     places = stack.all_places if "RecursionError" in seen.known.errors else stack.places
     if not seen.known.group or depth >= DEPTH_MAX:
         return fingerprint(_class(seen.known.name), text, places, related)
     members = members_of(seen.exception)[:MEMBERS_MAX]
     prints = {fingerprint_of(inspection, inspection.chain(each), stack_of(each), depth + 1) for each in members}
-    text = storable(message_of(seen.exception), TEXT_MAX)  # `message` omits the number of members
+    text = storable(message_of(seen.exception), TEXT_MAX)  # `seen.text` has the number of members
     text = generalize(text, stack.templates, cls)
     return fingerprint(_class(seen.known.name), text, places, (*related, *sorted(prints)))

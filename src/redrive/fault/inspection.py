@@ -22,25 +22,25 @@ from .model import TEXT_MAX, Kind
 from .retry_after import RETRY_AFTER_MAX_S, http_date, parse_retry_after, whole_seconds
 from .text_patterns import over_quota
 
-CAUSES_MAX = 8  # exceptions read, from the outer one inwards
-DEPTH_MAX = 4  # levels of groups within groups
-MEMBERS_MAX = 16  # members read of an exception group
-_REMEMBERED_MAX = 256  # exceptions cached per failure
+CAUSES_MAX = 8  # most exceptions read of a chain, from the outer one inwards
+DEPTH_MAX = 4  # most levels of groups within groups
+MEMBERS_MAX = 16  # most members read of an exception group
+_REMEMBERED_MAX = 256  # most exceptions cached per failure
 HEADER_MAX = 256
-BODY_MAX = 4_096  # bytes read of a response
-CLASSES_MAX = 64  # class names in Fault.errors
+BODY_MAX = 4_096  # most bytes read of a response's body
+CLASSES_MAX = 64  # most class names in Fault.errors
 _CLASSES_REMEMBERED_MAX = 4_096
-NAME_MAX = 200  # characters of a class's qualified name, of a service's code
-WORD_MAX = 500  # at a cut, a word up to this length is dropped; a longer word is cut
-SHOWN_MAX = 80  # characters of a value in an error message
+NAME_MAX = 200  # most characters of a class's qualified name, or of a service's code
+WORD_MAX = 500  # characters; where a text is cut, a shorter word is dropped as a whole
+SHOWN_MAX = 80  # most characters of a value in an error message
 
-# All attributes that are read, by the libraries that have them.
+# Names of all attributes that are read, by the kind of library whose exceptions have them.
 _SQL = frozenset({"connection_invalidated", "orig", "sqlstate", "pgcode", "sqlite_errorname"})
 _HTTP = frozenset({"response", "status_code", "status", "http_status", "code", "headers", "retry_after"})
 _TELLING = _SQL | _HTTP | {"errno", "reason"}
 _NONE: frozenset[str] = frozenset()
-_ANSWERING = frozenset({"__getattr__", "__getattribute__"})  # a class with one of these may have any attribute
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: a class made at run time; static C classes cannot be changed
+_ANSWERING = frozenset({"__getattr__", "__getattribute__"})  # a class with one of these methods may have any attribute
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made at run time; static C classes cannot be changed
 
 _Reading: TypeAlias = tuple[Kind | None, str, float | None]  # kind, code and requested delay in seconds
 
@@ -51,9 +51,9 @@ class ExceptionFacts(Struct, frozen=True):
     exception: BaseException
     known: KnownClass
     text: str
-    telling: frozenset[str]  # names of informative attributes of the class
+    telling: frozenset[str]  # names of attributes of _TELLING that the exception may have
     kind: Kind | None
-    code: str  # HTTP status, SQLSTATE, errno or service code; part of the fingerprint, since texts quote or drop it
+    code: str  # HTTP status, SQLSTATE, errno or service code; the fingerprint has it, since texts quote or omit it
     retry_after_s: float | None
 
 
@@ -63,13 +63,13 @@ class KnownClass(Struct, frozen=True):
     name: str
     errors: tuple[str, ...]
     kind: Kind | None
-    plain: bool  # builtin: only the attributes of OSError are read
+    plain: bool  # builtin: of its attributes only those of OSError are read
     os_error: bool
     program_error: bool
     group: bool
     steer: bool
-    telling: frozenset[str]  # informative attribute names of its classes
-    namespaces: tuple[Mapping[str, object], ...]  # namespaces of its classes that can change
+    telling: frozenset[str]  # names of attributes of _TELLING that its classes define
+    namespaces: tuple[Mapping[str, object], ...]  # namespaces of its classes, if attributes can be added to them
     sizes: tuple[int, ...]  # sizes of the namespaces when they were read
 
 
@@ -80,10 +80,10 @@ class Inspection:
 
     def __init__(self, now: datetime | None) -> None:
         self._now = now
-        self._seen: dict[int, ExceptionFacts] = {}  # by id, unique while the exception is referenced here
+        self._seen: dict[int, ExceptionFacts] = {}  # by id, unique while the exception is in its facts
 
     def see(self, exception: BaseException) -> ExceptionFacts:
-        """Return the facts of the exception, read once."""
+        """Return the facts of the exception, which is read only once."""
         seen = self._seen.get(id(exception))
         if seen is None:
             seen = _inspect(exception, self._now)
@@ -92,7 +92,7 @@ class Inspection:
         return seen
 
     def chain(self, exception: BaseException) -> list[ExceptionFacts]:
-        """Return the exception and its causes, outermost first. A bare `__context__` counts only if known as reason."""
+        """Return the exception and its causes, outermost first. Of a bare `__context__` only a known kind counts."""
         chain = [self.see(exception)]
         inner = _inner(chain[0])
         while inner is not None and len(chain) < CAUSES_MAX and all(inner is not each.exception for each in chain):
@@ -118,7 +118,7 @@ def _inner(seen: ExceptionFacts) -> BaseException | None:
     cause = cause_of(seen.exception)
     if cause is not None or seen.known.plain or "reason" not in seen.telling:
         return cause
-    reason = get(seen.exception, "reason")  # of URLError (urllib) and MaxRetryError (urllib3)
+    reason = get(seen.exception, "reason")  # an attribute of URLError (urllib) and MaxRetryError (urllib3)
     return reason if _is_exception(reason) else None
 
 
@@ -157,16 +157,16 @@ _read_class_once: Callable[[type], KnownClass] = lru_cache(maxsize=_CLASSES_REME
 def _telling_of(mro: tuple[type, ...]) -> frozenset[str]:
     names: set[str] = set()
     for each in mro:
-        if each is not BaseException and each is not object:  # both have the ordinary __getattribute__
+        if each is not BaseException and each is not object:  # both define an ordinary __getattribute__
             defined = call((_TELLING | _ANSWERING).intersection, namespace_of(each))
             names |= _ANSWERING if defined is None else defined
     return _TELLING if names & _ANSWERING else frozenset(names)
 
 
 def _telling(known: KnownClass, attributes: Mapping[str, object]) -> frozenset[str]:
-    """The informative attribute names (of _TELLING) that an instance with these attributes may have.
+    """Return the names in _TELLING that an exception of this class with these attributes may have.
 
-    Most exceptions have none, and reading all of them costs more than the rest of a classification.
+    Most exceptions have none of them, and reading all would cost more than the rest of a classification.
     """
     if type(attributes) is not dict or tuple(map(len, known.namespaces)) != known.sizes:
         return _TELLING  # a dict subclass may return wrong values; a class may have gained attributes
@@ -181,7 +181,7 @@ def _telling(known: KnownClass, attributes: Mapping[str, object]) -> frozenset[s
 def _read(
     exception: BaseException, known: KnownClass, text: str, telling: frozenset[str], now: datetime | None
 ) -> _Reading:
-    """Read the attributes. A code takes precedence over the class that carries it, and the class over a status."""
+    """Read kind, code and requested delay. For the kind, a code outweighs the class, and the class a status."""
     kind, code = (None, "") if telling.isdisjoint(_SQL) else _read_sql(exception)
     status, service_code, asked_s = (None, "", None) if telling.isdisjoint(_HTTP) else _read_http(exception, now)
     kind = kind or BY_AWS_CODE.get(service_code) or _kind_of_class(known, text)
@@ -192,18 +192,18 @@ def _read(
     if kind is None and status is not None:
         kind = Kind.QUOTA if _over_quota(exception, status, text) else kind_of_status(status, asked_s)
     if kind is None and asked_s is not None and status is None:
-        kind = Kind.THROTTLED  # no sign but a requested delay, as `retry_after` of a chat client
+        kind = Kind.THROTTLED  # the only sign is a requested delay, as `retry_after` of a chat client
     return kind, code, asked_s
 
 
 def _kind_of_class(known: KnownClass, text: str) -> Kind | None:
-    """The kind of the class, but permanent for a rejected certificate: clients wrap it in a connection error."""
+    """Return the kind of the class; permanent for a rejected certificate, which clients wrap as transient."""
     refused = known.kind is Kind.TRANSIENT and "certificate verify failed" in text.lower().replace("_", " ")
     return Kind.PERMANENT if refused else known.kind
 
 
 def _read_sql(exception: BaseException) -> tuple[Kind | None, str]:
-    """Read SQL errors of psycopg, asyncpg (`sqlstate`), psycopg2 (`pgcode`), sqlite3, and SQLAlchemy (in `orig`)."""
+    """Read kind and code of a SQL error: psycopg, asyncpg, psycopg2, sqlite3, or SQLAlchemy, which wraps it."""
     if get(exception, "connection_invalidated") is True:
         return Kind.TRANSIENT, "connection_invalidated"
     original = get(exception, "orig")
@@ -219,12 +219,12 @@ def _read_sql(exception: BaseException) -> tuple[Kind | None, str]:
 def _sqlite_kind(name: str, exception: BaseException) -> Kind | None:
     primary = name.split("_")[1] if "_" in name else name  # SQLITE_BUSY_SNAPSHOT counts as BUSY
     if primary == "ERROR" and string(call(str, exception)).startswith(("no such table", "no such column", "near ")):
-        return Kind.PERMANENT  # an error in the statement; other ERRORs are ambiguous
+        return Kind.PERMANENT  # the statement is wrong; other uses of ERROR are ambiguous
     return BY_SQLITE.get(primary)
 
 
 def _read_http(exception: BaseException, now: datetime | None) -> tuple[int | None, str, float | None]:
-    """HTTP status, service code and requested delay in seconds, from a response or the exception itself.
+    """Return HTTP status, service code and requested delay in seconds, from a response or the exception itself.
 
     Does not touch `response.text` and similar attributes, which may read from the network.
     """
@@ -246,7 +246,7 @@ def _status(value: object) -> int | None:
 
 
 def _over_quota(exception: BaseException, status: int, text: str) -> bool:
-    """True if the text, or the body of the response, reports an exhausted quota: some services report it in the body
+    """True if the text, or the body of the response, reports an exhausted quota: some services report that in the body
     only. requests stores a body that was read in `_content`."""
     if over_quota(text):
         return True
@@ -266,7 +266,7 @@ def _asked_s(exception: BaseException, headers: object, now: datetime | None) ->
 
 
 def _header(headers: object, name: str) -> str | None:
-    """One header as text. The mappings of clients ignore case, a plain dict may not."""
+    """Return one header as text; None without it. The mappings of clients ignore case, a plain dict may not."""
     reader = get(headers, "get")
     for spelling in (name, name.lower()) if callable(reader) else ():
         value = call(reader, spelling)
@@ -286,7 +286,7 @@ def _wait_s(value: object) -> float | None:
     return min(seconds, RETRY_AFTER_MAX_S) if isinstance(seconds, float) and seconds >= 0 else None
 
 
-# Descriptors of `type`, since a class or its metaclass may define properties with these names.
+# Descriptors of `type` itself: a class or its metaclass may define properties with these names.
 _class_dict: Mapping[str, Any] = type.__dict__
 bases_of: Callable[[type], tuple[type, ...]] = _class_dict["__mro__"].__get__
 namespace_of: Callable[[type], Mapping[str, object]] = _class_dict["__dict__"].__get__
@@ -317,7 +317,7 @@ def storable(text: str, limit: int) -> str:
 
     The cut is between words if possible: half of a secret would not be recognized and redacted.
     """
-    text = str.__str__(text)  # methods of a str subclass are not trusted
+    text = str.__str__(text)  # a subclass of str may override methods
     if len(text) > limit:
         mark = f"… ({len(text):,} characters)"
         head = text[: limit - len(mark)]
@@ -331,7 +331,7 @@ def storable(text: str, limit: int) -> str:
 
 
 def get(thing: object, name: str) -> Any:
-    """Return the attribute; None if there is none or reading it raises."""
+    """Return the attribute of this name; None if there is none or if reading it raises."""
     try:
         return getattr(thing, name, None)
     except KeyboardInterrupt:
@@ -341,7 +341,7 @@ def get(thing: object, name: str) -> Any:
 
 
 def call(function: Any, *arguments: object) -> Any:
-    """Return the function's result; None if it raises."""
+    """Return the result of the function; None if the function raises."""
     try:
         return function(*arguments)
     except KeyboardInterrupt:
@@ -351,12 +351,12 @@ def call(function: Any, *arguments: object) -> Any:
 
 
 def string(value: object) -> str:
-    """Return a text unchanged, and an empty one for any other value."""
+    """Return the value if it is a text, otherwise an empty text."""
     return str.__str__(value) if isinstance(value, str) else ""
 
 
 def printable(value: object) -> str:
-    """Return a bounded `repr` for an error message."""
+    """Return the value's `repr` for an error message, at most SHOWN_MAX characters."""
     text = call(repr, value)
     return storable(text, SHOWN_MAX) if isinstance(text, str) else f"<unprintable {_name_of(type(value))} object>"
 
@@ -370,11 +370,11 @@ def _item(mapping: object, key: str) -> object:
 
 
 def _is_exception(value: object) -> bool:
-    return issubclass(type(value), BaseException)  # not isinstance, which trusts the value's own __class__
+    return issubclass(type(value), BaseException)  # isinstance would trust the value's own __class__
 
 
 def _name_of(cls: type) -> str:
-    """The qualified name of a class, bounded, without the module for builtins."""
+    """Return the qualified name of a class, at most NAME_MAX characters; the names of builtins without the module."""
     module, name = call(_module, cls), storable(_qualname(cls), NAME_MAX)
     if not isinstance(module, str) or module == "builtins":
         return name

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from .model import Kind
 
-# Kind, module, classes. The most derived class of an exception that is listed here decides.
+# A row has a kind, a module, and classes. The most derived class of an exception that is listed decides the kind.
 _CLASSES = """
 timeout   builtins                      TimeoutError
 timeout   subprocess                    TimeoutExpired
@@ -67,8 +67,8 @@ def _by_class(table: str) -> Mapping[str, Kind]:
 
 
 BY_CLASS = _by_class(_CLASSES)
-# Errors of the program itself, or its exit status. Their texts quote names and numbers from the code, so no text
-# pattern is applied to them.
+# Errors of the program itself, or the exit of it. Their texts quote names and numbers from the code, so no text pattern
+# is applied to them.
 PROGRAM_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, SyntaxError, SystemExit,
     TypeError,
@@ -85,7 +85,7 @@ BY_ERRNO = {
     getattr(errno, name): kind
     for kind, names in _ERRNO_NAMES.items()
     for name in names.split()
-    if hasattr(errno, name)  # EDQUOT and others are missing on some systems
+    if hasattr(errno, name)  # some systems lack EDQUOT and others
 }
 
 BY_SQLSTATE = {  # longest prefix wins (PostgreSQL, appendix A)
@@ -118,7 +118,7 @@ _HTTP_PERMANENT = frozenset({501, 505, 511})
 
 
 def kind_of_status(status: int, retry_after_s: float | None) -> Kind | None:
-    """Return the kind of an HTTP status from 400 to 599, else None. A 503 with a Retry-After counts as throttled."""
+    """Return the kind of an HTTP status from 400 to 599, or None. A 503 with a Retry-After counts as throttled."""
     if status in _HTTP_THROTTLED or (status == 503 and retry_after_s is not None):
         return Kind.THROTTLED
     if status in _HTTP_TRANSIENT or (500 <= status <= 599 and status not in _HTTP_PERMANENT):

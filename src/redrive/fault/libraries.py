@@ -6,10 +6,10 @@ import os
 import re
 from functools import lru_cache
 
-_FILES_MAX = 4_096  # file names whose library is cached
+_FILES_MAX = 4_096  # most file names whose library is cached
 
 _STDLIB = os.__file__.rpartition(os.sep)[0] + os.sep
-# Code compiled by Cython has a relative file name, code made at run time a name in angle brackets.
+# Code compiled by Cython has a relative file name; code made at run time has a name in angle brackets.
 _LIBRARY = (
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d"
     r"|^<(?:frozen |string>|unknown>|.* generated )|^(?![/\\<]|[A-Za-z]:)"
@@ -23,9 +23,9 @@ def is_library(filename: str) -> bool:
 
 
 def package(filename: str, qualname: str) -> str:
-    """Return the library of a file. Its files are not distinguished, since releases split and join them."""
+    """Return the library that a library's file belongs to; not the file, since releases split and join files."""
     if filename.endswith((".pyx", ".pxi", ".pxd")) or re.match(r"[/\\<]|[A-Za-z]:", filename) is None:
-        return qualname.partition(".")[0]  # Cython: its names are fully qualified, and its files may be anywhere
+        return qualname.partition(".")[0]  # Cython: names are fully qualified, and files may be anywhere
     if filename[0] == "<":
         return filename
     inner = re.split(

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 RETRY_AFTER_MAX_S = 365 * 86_400.0
 
-# Patterns are stored as text and compiled and cached by `re` at first use, to keep the import fast.
+# Patterns are stored as text, which `re` compiles and caches at first use, to keep the import fast.
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAY = r"(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*"
 _CLOCK = r"(?P<H>[0-2]?[0-9]):(?P<M>[0-5][0-9]):(?P<S>[0-6][0-9])"
 _DATE = r"(?P<d>[0-3]?[0-9])"
 _ZONE = r"(?:GMT|UTC|[+-]0000)"
-# Days and hours of one digit, a missing weekday and other words for GMT are unambiguous. A missing zone is not, except
-# in asctime's format.
+# Days and hours of one digit, a missing weekday, and other words for GMT are unambiguous. A missing zone is ambiguous,
+# except in asctime's format.
 _HTTP_DATES = (
     rf"(?ai)(?:{_DAY},? )? ?{_DATE} (?P<b>[a-z]{{3}}) (?P<y>[0-9]{{4}}) {_CLOCK} {_ZONE}",  # format of IMF-fixdate
     rf"(?ai)(?:{_DAY},? )?{_DATE}-(?P<b>[a-z]{{3}})-(?P<y>[0-9]{{2}}|[0-9]{{4}}) {_CLOCK} {_ZONE}",  # RFC 850
@@ -35,7 +35,7 @@ def parse_retry_after(text: str, now: datetime) -> float | None:
         return _parse(text, now)
     except KeyboardInterrupt:
         raise
-    except BaseException:  # not a str or a datetime, or methods that raise
+    except BaseException:  # not a str or a datetime, or one whose methods raise
         return None
 
 
@@ -49,7 +49,7 @@ def _parse(text: str, now: datetime) -> float | None:
 
 
 def whole_seconds(text: str) -> float | None:
-    """The seconds in ASCII digits, at most RETRY_AFTER_MAX_S, with a fraction rounded up; None for any other text."""
+    """Return the seconds in ASCII digits, at most RETRY_AFTER_MAX_S, a fraction rounded up; None for other text."""
     digits, dot, fraction = text.strip().partition(".")
     if not (digits.isascii() and digits.isdigit()):
         return None
@@ -60,7 +60,7 @@ def whole_seconds(text: str) -> float | None:
 
 
 def http_date(text: str, now: datetime | None) -> datetime | None:
-    """An HTTP-date as a UTC time. Years of two digits need `now`, and are at most 50 years after it."""
+    """Return an HTTP-date as a time in UTC. Years of two digits need `now`, and are at most 50 years after it."""
     text = text.strip()
     match = next((match for pattern in _HTTP_DATES if (match := re.fullmatch(pattern, text))), None)
     if match is None or (len(match["y"]) == 2 and now is None) or match["b"].lower() not in _MONTHS:

@@ -58,7 +58,7 @@ def _why_no_kind(kind: object) -> str:
 
 
 def _why_no_matcher(matcher: object) -> str:
-    """The reason why the matcher is invalid, or an empty text."""
+    """Return why the matcher is invalid; an empty text if it is valid."""
     if isinstance(matcher, type):
         why = f"{matcher.__name__} is no exception class, for a mixin give lambda e: isinstance(e, {matcher.__name__})"
         return "" if issubclass(matcher, BaseException) else why
@@ -70,7 +70,7 @@ def _why_no_matcher(matcher: object) -> str:
 
 
 def _why_no_predicate(function: Callable[..., object]) -> str:
-    import inspect  # imported late: costs milliseconds, and most rules are classes
+    import inspect  # imported late: it costs milliseconds, and most rules are classes
 
     kinds = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
     if any(is_kind(each) for is_kind in kinds for each in (function, type(function).__call__)):

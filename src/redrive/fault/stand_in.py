@@ -34,7 +34,7 @@ class StandIn(Exception):
 
 
 class CodeLine:
-    """One line of code in a traceback. `hidden`: the line holds a secret."""
+    """One line of code in a traceback. `hidden`: the source line holds a secret."""
 
     def __init__(self, filename: str, line: str, name: str, source: str | None) -> None:
         self.filename, self.name, self.hidden = filename, name, HIDDEN in (source or "")
@@ -46,7 +46,7 @@ def stand_in(error: str, text: str, traceback: str) -> ExcInfo:
 
     If this process has the exception's class, the first item is that class, so that filters by class work.
     """
-    sections = _BETWEEN.split(traceback)  # cause, line that links it to the next exception, that exception, …
+    sections = _BETWEEN.split(traceback)  # cause, line that links it to the next exception, next exception, …
     value = StandIn()
     for at in range(0, len(sections), 2):
         places, end = _read(sections[at])
@@ -59,7 +59,7 @@ def stand_in(error: str, text: str, traceback: str) -> ExcInfo:
 
 
 def _read(section: str) -> tuple[list[CodeLine], str]:
-    """The frames of one exception, and the text after them."""
+    """Return the frames of one exception's section of the traceback, and the text after them."""
     places: list[CodeLine] = []
     at = len(_HEADER)
     if not section.startswith(_HEADER):
@@ -72,7 +72,7 @@ def _read(section: str) -> tuple[list[CodeLine], str]:
 
 
 def _class_and_text(end: str) -> tuple[str, str]:
-    """The class name and the text of a cause."""
+    """Return the class name and the text of a cause from the end of its section."""
     name, _, text = end.strip().partition(": ")
     return (name, text) if _CLASS.fullmatch(name) else ("Exception", end.strip())
 
@@ -109,8 +109,8 @@ def _template() -> Any:
 
 @lru_cache(maxsize=1_024)
 def _code(filename: str, name: str, hidden: bool) -> CodeType:
-    """A code object with this name. A formatter reads the source line from the file; for a line with a secret it finds
-    no file, and asks the loader."""
+    """Return a code object with this name. A formatter reads the source line from the file; for a line with a secret
+    the file name names no file, so that the formatter asks the loader."""
     shown = f"{filename} (secrets hidden)" if hidden else filename
     return _template.__code__.replace(co_filename=shown, co_name=name, co_qualname=name)
 
@@ -123,14 +123,14 @@ def _globals(filename: str) -> dict[str, Any]:
 
 
 class SourceLoader:
-    """Load the source of a file without its secrets. Error trackers call this to show the lines around a frame."""
+    """Loads the source of a file without its secrets. Error trackers call it to show the lines around a frame."""
 
     def __init__(self, filename: str) -> None:
         self._filename = filename
         self._source: str | None = None
 
     def get_source(self, name: str | None = None) -> str:
-        """Return the source; an empty text if redaction would shift its lines."""
+        """Return the source without secrets; an empty text if removing them would shift lines."""
         if self._source is None:
             source = "".join(linecache.getlines(self._filename))
             shown = redact(source)

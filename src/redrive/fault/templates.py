@@ -20,14 +20,14 @@ from msgspec import Struct
 from .inspection import bases_of, call, get, namespace_of, string
 from .libraries import is_library
 
-LINES_MAX = 1_500  # lines read of a function
-TEMPLATES_MAX = 64  # templates kept of a function or a class
+LINES_MAX = 1_500  # most lines read of a function
+TEMPLATES_MAX = 64  # most templates kept of a function or a class
 HOLES_MAX = 12
-VALUE_MAX = 100  # characters of a value; a text with a longer one matches no template
-_WORD_MIN = 4  # letters a template needs around its values: `'s' if n > 1 else ''` identifies nothing
+VALUE_MAX = 100  # most characters of a value; a text with a longer value matches no template
+_WORD_MIN = 4  # fewest letters around the values of a template: `'s' if n > 1 else ''` identifies nothing
 _CODES_MAX = 1_024
 _CLASSES_MAX = 512
-_VALUE = "00000"  # normalized like any number, so failures that differ by a number keep their fingerprint
+_VALUE = "00000"  # placeholder; normalized like any number, so failures that differ by a number keep their fingerprint
 
 # Names of values that distinguish one failure from another.
 _TELLING = frozenset(
@@ -42,7 +42,7 @@ _TELLING_ENDS = ("_error", "_errors", "_reason", "_message", "_msg", "_status", 
 # A code of this form (`card_declined`, `AccessDenied`) identifies a failure; a voucher code is data.
 _CODE = re.compile(r"\d{3}|[A-Za-z]+(?:_[A-Za-z]+)+|(?:[A-Z][a-z]+){2,}")
 _NOTHING = frozenset({"None", "True", "False"})
-# Values that the text patterns replace as a whole.
+# Matches values that the patterns of fingerprints.py replace as a whole.
 _KNOWN = re.compile(
     r"""[A-Za-z][\w+.-]*://\S+|[\w.+-]+@[\w-]+(?:\.[\w-]+)*|(?:~|\.{1,2})?(?:/[\w.@+~%-]+)+/?"""
     r"""|(?:[\w-]+\.)+(?:com|net|org|io|dev|local|internal|corp|invalid|test|example)(?::\d+)?|localhost(?::\d+)?"""
@@ -56,16 +56,16 @@ TELLS, CODE = "tells", "code"
 
 
 class Template(Struct, frozen=True):
-    """A text with holes: `texts[n]` is before the hole `holes[n]`, and the last text is at the end."""
+    """A text with holes: `texts[n]` precedes the hole `holes[n]`, and the last text is at the end."""
 
     texts: tuple[str, ...]
-    holes: tuple[str, ...]  # kind of each value: TELLS, CODE, or data
+    holes: tuple[str, ...]  # how each value is treated: TELLS, CODE, or "" for data
 
 
 def generalize(text: str, templates: tuple[Template, ...], cls: type) -> str:
-    """The text with a placeholder for each value of the template that produced it; unchanged if none did.
+    """Return the text with a placeholder for each value of the template that it fills; unchanged without one.
 
-    The templates are those of the functions in the traceback, then those of its class `cls`.
+    The templates tried are those of the functions in the traceback, then those of the exception's class `cls`.
     """
     filled = _fill(text, templates) if templates else None
     if filled is None and (templates := call(_of_class, cls)):
@@ -79,7 +79,7 @@ def _fill(text: str, templates: tuple[Template, ...]) -> str | None:
         if text.startswith(texts[0]) and text.endswith(texts[-1]):
             if not template.holes:
                 if len(text) == len(texts[0]):
-                    return text  # a message without values, equal to a text of the template
+                    return text  # a message without values, equal to the template's text
                 continue
             values = _values(text, texts)
             if values is not None:
@@ -121,11 +121,8 @@ def _is_sentence(value: str) -> bool:
     return value.count(" ") >= 4 and sum(word.isalpha() and word.islower() for word in value.split()) >= 4
 
 
-# -- where templates come from
-
-
 def templates_of(codes: Iterable[tuple[CodeType, Mapping[str, object]]]) -> tuple[Template, ...]:
-    """The templates in the source of these functions, if readable, and in the constants that they name."""
+    """Return the templates in the source of these functions, if readable, and in the constants that they name."""
     templates: list[Template] = []
     for code, scope in codes:
         templates += _of_code(code, code.co_filename)
@@ -135,7 +132,7 @@ def templates_of(codes: Iterable[tuple[CodeType, Mapping[str, object]]]) -> tupl
 
 
 def _in_order(templates: list[Template]) -> tuple[Template, ...]:
-    """The distinct templates, the one with the most text first."""
+    """Return the distinct templates, those with the most text first, at most TEMPLATES_MAX."""
     return tuple(sorted(dict.fromkeys(templates), key=lambda each: -sum(map(len, each.texts)))[:TEMPLATES_MAX])
 
 
@@ -157,11 +154,11 @@ def _of_class(cls: type) -> tuple[Template, ...]:
 @lru_cache(maxsize=_CODES_MAX)
 def _of_code(code: CodeType, filename: str) -> tuple[Template, ...]:
     templates: tuple[Template, ...] | None = call(_read, code, filename)
-    return templates or ()  # keyed by file too, since functions of two files may be equal
+    return templates or ()  # the key includes the file, since functions of two files may be equal
 
 
 def _read(code: CodeType, filename: str) -> tuple[Template, ...]:
-    """The templates in the source of a function, and its texts that are whole messages."""
+    """Return the templates in the source of a function, and its texts that are whole messages."""
     import inspect
     import textwrap
 
@@ -181,7 +178,7 @@ _Pieces = list[str | tuple[str]]  # a text, or the name of a value
 
 
 def _pieces(node: ast.AST) -> _Pieces:
-    """The parts that an expression joins; empty if it is not a template."""
+    """Return the parts that an expression joins; empty if the expression is not a template."""
     match node:
         case ast.JoinedStr(values=values):
             return [piece for value in values for piece in _part(value)]
@@ -221,7 +218,7 @@ def _name(node: ast.AST) -> str:
 
 
 def _of_text(value: object) -> list[Template]:
-    """The templates that a constant may be, for `%` and for `format`."""
+    """Return the templates that a constant may be, for the operator `%` and for `format`."""
     if type(value) is not str or len(value) > 10 * VALUE_MAX:
         return []
     templates = []
@@ -256,7 +253,7 @@ def _by_braces(text: str, names: list[str]) -> Iterator[str | tuple[str]]:
 
 
 def _template(pieces: _Pieces) -> Template | None:
-    """A template of the pieces, adjacent values merged; None without a value, or without words around the values."""
+    """Merge the pieces into a template, neighbouring values into one; None without a value, or without words."""
     texts, holes = [""], list[str]()
     for piece in pieces:
         if isinstance(piece, str):
@@ -264,7 +261,7 @@ def _template(pieces: _Pieces) -> Template | None:
         elif texts[-1] or not holes:
             holes.append(piece[0])
             texts.append("")
-        else:  # adjacent values: if one identifies a failure, both do
+        else:  # neighbouring values: if one identifies a failure, both do
             holes[-1] = next((each for each in (holes[-1], piece[0]) if each in _TELLING), "")
     if not 0 < len(holes) <= HOLES_MAX or not any(re.search(r"[^\W\d_]{2}", text) for text in texts):
         return None

@@ -7,14 +7,14 @@ import re
 from .known_errors import kind_of_status
 from .model import Kind
 
-# Patterns are stored as text and compiled and cached by `re` at first use, to keep the import fast.
+# Patterns are stored as text, which `re` compiles and caches at first use, to keep the import fast.
 _QUOTA = r"(?i)quota[ _-]?(?:\w+ ){0,3}exceeded|exceeded [^.\n]{0,40}quota|(?:insufficient|over)[ _-]?quota"
 _STATUS = r"(?i)\b(?:http|status)(?:/\d(?:\.\d)?)?(?:[ _-]?(?:code|error|status))?\W{1,3}([45]\d\d)\b"
 _TOO_MUCH = (
     r"(?i)too many requests|\brate[ _-]?limit(?:ed|ing|er|[ _-]?exceeded|[ _-]?reached)?\b|\bthrottl(?:ed|ing)\b"
 )
 # A bare number is a status if the words around it say so; otherwise it is a count, an amount or part of a name. At the
-# end of a message the words before it must be stricter: "failed: 404" may be the number of failures.
+# end of a message the words before it must be clearer: "failed: 404" may be the number of failures.
 _ANSWERED = "code|response|returned|returns|responded|replied|answered|received|got|gave"
 _BY_WHOM = r"(?:(?:a|an|with|by|code|error|status)\W{1,2}){0,2}"
 _AFTER = (
@@ -37,8 +37,8 @@ _PASSING = (
     r"|\b(?:service|server) (?:\w+ )?unavailable\b|\b(?:database|table)(?: \w+)? is locked\b"
     r"|\bdeadlock (?:found|detected)\b|\b(?:host|network) (?:is )?unreachable\b|\bno route to host\b"
 )
-# Permanent failures: a server's phrase alone, after plain words only. A message about a missing thing may have been
-# sent before the thing exists, and a missing part of a network may return.
+# Permanent failures: a phrase of a server alone, or after plain words only. A message about a missing thing may have
+# been sent before the thing exists, and a missing part of a network may return.
 _NETWORK = "hosts?|hostname|server|node|address|domain|name|peer|route|leader|master|primary|replica|shard|broker|lock"
 _PLAIN = rf"(?!(?:[a-z]+ ){{0,5}}(?:{_NETWORK})\b)(?:[a-z]+ ){{0,5}}"
 _FOR_GOOD = (
@@ -78,10 +78,10 @@ _BY_TEXT: tuple[tuple[str, str, Kind], ...] = (
 
 
 def kind_of_text(text: str, *, of_os: bool = False) -> Kind | None:
-    """Return the kind for an HTTP status or a well-known phrase in the text, or None.
+    """Return the kind for an HTTP status or a well-known phrase in the text; None if there is neither.
 
-    `of_os`: the text of one of Python's own OSErrors, in which a bare number is not a status, and "forbidden" is not a
-    server's word.
+    `of_os`: the text is that of one of Python's own OSErrors, in which a bare number is not a status, and "forbidden"
+    is not a server's word.
     """
     low = text.lower()
     if ("http" in low or "status" in low) and (match := re.search(_STATUS, text)):
@@ -95,5 +95,5 @@ def kind_of_text(text: str, *, of_os: bool = False) -> Kind | None:
 
 
 def over_quota(text: str) -> bool:
-    """Return True if the text says, in any case, that a quota is exhausted."""
+    """True if the text says, in any case of letters, that a quota is exhausted."""
     return "quota" in text.lower() and re.search(_QUOTA, text) is not None

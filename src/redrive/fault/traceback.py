@@ -33,19 +33,19 @@ from .libraries import is_library, package
 from .model import TRACEBACK_MAX
 from .templates import Template, templates_of
 
-SHOWN_MAX = 16  # exceptions in one traceback
+SHOWN_MAX = 16  # most exceptions in one traceback
 NOTES_MAX = 5
 FRAMES_WALKED_MAX = 100_000
-FRAMES_HEAD, FRAMES_TAIL = 8, 24  # frames shown of each exception: outermost and innermost
-LINE_MAX = 200  # characters of a source line
-PLACES_MAX = 5  # functions that count for a fingerprint
+FRAMES_HEAD, FRAMES_TAIL = 8, 24  # most frames shown of each exception: outermost and innermost
+LINE_MAX = 200  # most characters of a source line
+PLACES_MAX = 5  # most functions that count for a fingerprint
 STACKS_MAX = 512
-_LINES_MAX = 4_096  # cached lines of code
+_LINES_MAX = 4_096  # most lines of code that are cached
 
 _HEADER = "Traceback (most recent call last):\n"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is not imported elsewhere
-_OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # redrive's own frames are useless to users
-_INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # frames only before Python 3.12
+_OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # path of frames that are left out: redrive's own are useless to users
+_INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # names of frames that exist only before Python 3.12
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"
 
@@ -54,28 +54,28 @@ class Frame(Struct, frozen=True):
     """One line of code in a traceback."""
 
     shown: str
-    place: str  # file and function, without the line
+    place: str  # file and function, without the line number
     library: bool
     own: bool
 
 
 class Stack(Struct, frozen=True):
-    """The frames, outermost first, without the worker's own and without the middle of a deep stack."""
+    """The frames that an exception passed, outermost first; not the worker's own, nor the middle of a deep stack."""
 
-    shown: str  # as Python prints them, with header; empty without frames
-    raised: str  # the library function that raised; empty if the user's code did
-    places: tuple[str, ...]  # the library that raised, if any, then the user's functions that led there
+    shown: str  # the frames as Python prints them, with the header; empty without frames
+    raised: str  # the library function that raised the exception; empty if the user's code did
+    places: tuple[str, ...]  # the library that raised the exception, if any, then the user's functions that led there
     all_places: tuple[str, ...]  # all functions of the stack, sorted
     names: frozenset[str]  # words that are literals in the user's innermost function
     templates: tuple[Template, ...]  # message templates in the user's functions
-    codes: tuple[CodeType, ...]  # keeps the code objects alive, so their ids stay unique
+    codes: tuple[CodeType, ...]  # keeps the code objects alive, so that their ids stay unique
 
 
 _stacks: dict[tuple[int, ...], Stack] = {}
 
 
 def stack_of(exception: BaseException) -> Stack:
-    """Return the frames that the exception was raised through."""
+    """Return the frames through which the exception was raised."""
     codes: list[CodeType] = []
     lines: list[int] = []
     step = traceback_of(exception)
@@ -98,7 +98,7 @@ def stack_of(exception: BaseException) -> Stack:
 
 
 def _scopes(exception: BaseException) -> dict[int, Mapping[str, object]]:
-    """The global names of the frames' modules, by the ids of their code objects."""
+    """Return the global names of each frame's module, by the id of the frame's code object."""
     scopes: dict[int, Mapping[str, object]] = {}
     step = traceback_of(exception)
     while step is not None and len(scopes) < FRAMES_WALKED_MAX:
@@ -111,7 +111,7 @@ def _stack(codes: list[CodeType], lines: list[int], left_out: int, scopes: Mappi
     frames = [_frame_of(code, line) for code, line in zip(codes, lines, strict=True)]
     if left_out:
         frames.insert(FRAMES_HEAD, Frame(f"  [{left_out:,} frames left out]\n", "", False, False))
-    frames = [each for each in frames if not each.own] or frames  # a fault of the worker itself keeps its frames
+    frames = [each for each in frames if not each.own] or frames  # a fault of the worker itself keeps its own frames
     shown = _HEADER + "".join([each.shown for each in frames]) if frames else ""
     places = _places(frames)
     raised = next((each for each in reversed(frames) if each.place), None)
@@ -142,7 +142,7 @@ def _frame(filename: str, line: int | None, name: str, qualname: str) -> Frame:
 
 
 def _places(frames: list[Frame]) -> tuple[str, ...]:
-    """The library that raised, then the user's functions that led there, each once, whatever the depth of a recursion.
+    """Return the library that raised, then the user's functions that led there, each once, however deep a recursion is.
 
     A library's own functions are left out, since they change with its releases.
     """
@@ -155,7 +155,7 @@ def _places(frames: list[Frame]) -> tuple[str, ...]:
 
 
 def traceback_text(inspection: Inspection, seen: ExceptionFacts, stack: Stack) -> str:
-    """Return the traceback of an exception, at most TRACEBACK_MAX characters; the end is kept."""
+    """Return an exception's traceback. The middle is left out if it has over TRACEBACK_MAX characters."""
     exception = seen.exception
     if not seen.known.group and cause_of(exception) is None and context_of(exception) is None:
         whole = _section(seen, stack)
@@ -174,7 +174,7 @@ def _section(seen: ExceptionFacts, stack: Stack) -> str:
 
 
 def _with_causes(inspection: Inspection, exception: BaseException, done: set[int], depth: int) -> str:
-    """The exception with its causes before it and its members after it."""
+    """Return the traceback of the exception, after those of its causes and before those of its members."""
     parts: list[str] = []
     current: BaseException | None = exception
     while current is not None:

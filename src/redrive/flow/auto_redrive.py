@@ -15,7 +15,7 @@ from .gates import Gates
 from .limits import per_s
 from .rules import number, put, span_s, whole
 
-MOVED_MAX = 10_000  # messages that one run moves
+MOVED_MAX = 10_000  # most messages that one run moves
 RATE_PER_S, JITTER = 10.0, 0.2
 RUN_S = 10
 
@@ -96,12 +96,12 @@ class AutoRedrive:
 
     @property
     def at_once(self) -> int:
-        """The number of messages that may be redriven at once."""
+        """The most messages that may be redriven at once."""
         return self.batch * self.concurrency
 
     @property
     def run_max(self) -> int:
-        """The number of messages that one run moves: RUN_S at the rate, so that starting runs costs little."""
+        """The most messages that one run moves: those of RUN_S at the rate, so that starting runs costs little."""
         return max(self.at_once, min(MOVED_MAX, math.ceil(self.rate * RUN_S)))
 
     def delay_s(self, n: int, u: float = 0.5) -> float:
@@ -120,13 +120,13 @@ class AutoRedrive:
 
 
 class Wait(Struct, frozen=True):
-    """Leave the message dead until `until_ms`."""
+    """The decision to leave the message dead until `until_ms`."""
 
     until_ms: int
 
 
 def next_step(message: Message, auto: AutoRedrive, now_ms: int) -> Wait | Redrive | Isolate:
-    """Decide what to do with a dead message now. Pure."""
+    """Decide what happens now to a dead message: it waits, is redriven, or is isolated as poison. Pure."""
     if message.redrives >= auto.max_redrives:
         return Isolate(f"poison: dead again after {_times(message.redrives)}")
     at_ms = due_ms(message, auto)
@@ -134,8 +134,8 @@ def next_step(message: Message, auto: AutoRedrive, now_ms: int) -> Wait | Redriv
 
 
 def due_ms(message: Message, auto: AutoRedrive) -> int:
-    """The time at which a dead message is redriven. The jitter is a hash per death, the same in every process."""
-    u = draw(message.id, message.redrives, 0)  # no claim has the fence 0, so no retry has this draw
+    """Return when a dead message is redriven. The jitter is a hash per death, the same in every process."""
+    u = draw(message.id, message.redrives, 0)  # no claim has the fence 0, so no retry of the message has the same draw
     return (message.rested_ms or 0) + auto.delay_ms(message.redrives + 1, u)
 
 

@@ -24,10 +24,10 @@ from .breaker_rule import FAILED, SLOW, Breaker, Call
 from .ramp import Ramp
 from .window import CallWindow
 
-RAMP_BAD = 0.1  # share of the failure rate at which a ramp falls back
-LOOK_AGAIN_MS = 1000  # when to ask again if the next change has no known time
+RAMP_BAD = 0.1  # share of `failure_rate` from which on calls of one second make a ramp fall back
+LOOK_AGAIN_MS = 1000  # ms until a caller asks again if the time of the next change is unknown
 
-# Counts of probes, empty at the beginning of half-open and after its end.
+# The counts of probes when a breaker becomes half-open.
 _UNTRIED: dict[str, Any] = {"probes": (), "passed": 0, "failed": 0, "slow": 0}
 _NEW: dict[str, Any] = {"probes": (), "window": CallWindow(), "retries": CallWindow(), "places": 0}
 
@@ -56,7 +56,7 @@ __all__ = [
 
 
 class Lease(Struct, frozen=True, array_like=True):
-    """A probe in progress. It counts as failed from `until_ms` on."""
+    """The lease of a probe in progress. From `until_ms` on the probe counts as failed."""
 
     owner: str
     until_ms: int
@@ -81,14 +81,14 @@ class State(Struct, frozen=True, array_like=True, omit_defaults=True):
     places: int = 0  # messages that wait for the coming ramp
     ramp: Ramp | None = None
     failed: int = 0  # probes that failed since it became half-open
-    retries: CallWindow = CallWindow()  # retries: calls, failures, and failures that are not evidence (see evidence.py)
+    retries: CallWindow = CallWindow()  # retries: calls, failures, and failures that are no evidence (see evidence.py)
     well_ms: int = 0  # time of the last successful call
-    held_until_ms: int = 0  # when a person's hold ends; 0: until a person ends it
+    held_until_ms: int = 0  # time at which a person's hold ends; 0: it lasts until a person ends it
 
 
 class CallCounts(Struct, frozen=True):
     """Counts of the calls in a batch: first attempts by result, then retries. `repeated` counts retries that failed
-    again and are not evidence (`evidence.repeats`). `probes`: other results, by lease owner."""
+    again and are not evidence (`evidence.repeats`). `probes`: the results of probes, by the owner of the lease."""
 
     success: int = 0
     failure: int = 0
@@ -103,9 +103,9 @@ class CallCounts(Struct, frozen=True):
 
 
 class CallPermit(NamedTuple):
-    """When a call may begin: now if `at_ms` is not in the future. Otherwise `why` it waits, breaker or ramp. `pass_` is
-    a slot of the ramp, with which the call need not ask again (see `valid`). `probe`: the owner holds the lease of a
-    probe, which ends with `record` or `give_back`."""
+    """When a call may begin: now if `at_ms` is not in the future. Otherwise `why` is breaker or ramp, for which the
+    call waits. `pass_` is a slot of the ramp, with which the call need not ask again (see `valid`). `probe`: the owner
+    holds the lease of a probe, which ends with `record` or `give_back`."""
 
     at_ms: int
     why: str = ""
@@ -114,8 +114,8 @@ class CallPermit(NamedTuple):
 
 
 def record(state: State, breaker: Breaker, outcome: str, now_ms: int, probe: str | None = None) -> State:
-    """Record the result of one call, a Call or its word. `probe` names its lease. While half-open, a call without a
-    lease counts as a probe too, so a single caller needs no leases. Raises ValueError for another word."""
+    """Record the result of one call, a Call or its word. `probe`: the owner of the call's lease. While half-open, a
+    call without a lease counts as a probe too, so a single caller needs none. Raises ValueError for another word."""
     call = Call(outcome)
     state = look(state, breaker, now_ms)
     if state.status == "half_open" and probe is None:
@@ -125,7 +125,7 @@ def record(state: State, breaker: Breaker, outcome: str, now_ms: int, probe: str
 
 
 def record_many(state: State, breaker: Breaker, calls: CallCounts, now_ms: int) -> State:
-    """Record the results of calls, all at this time. While open or half-open, only probes with a lease count."""
+    """Record the results of calls, all at `now_ms`. While open or half-open, only probes with a lease count."""
     state = look(state, breaker, now_ms)
     if state.status == "half_open":
         for owner, outcome in calls.probes.items():
@@ -156,8 +156,8 @@ def record_many(state: State, breaker: Breaker, calls: CallCounts, now_ms: int) 
 
 def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: bool = True) -> tuple[State, CallPermit]:
     """Return when `owner` may call. While half-open, the first owners get the lease of a probe; asking again with a
-    lease changes nothing. The others get a time that is spread over the coming ramp or, with `reserve`, a slot of the
-    current one."""
+    lease changes nothing. The others get a time to ask again, spread like the coming ramp. In a ramp an owner without
+    an open slot gets one with `reserve`, and otherwise a time to ask again."""
     state = look(state, breaker, now_ms)
     match state.status:
         case "open":
@@ -171,20 +171,20 @@ def ask(state: State, breaker: Breaker, now_ms: int, owner: str, *, reserve: boo
 
 
 def give_back(state: State, owner: str) -> State:
-    """End the lease of a probe without a result: its call did not begin, or was cut off when the worker ended."""
+    """End the lease of a probe without a result: the call did not begin, or was cut off when the worker ended."""
     if all(lease.owner != owner for lease in state.probes):
         return state
     return replace(state, probes=tuple(lease for lease in state.probes if lease.owner != owner))
 
 
 def valid(state: State, pass_: str) -> bool:
-    """True if the pass is for the current ramp; passes of earlier turns are void."""
+    """True if the pass is for the current ramp; passes for earlier ramps are void."""
     return pass_ == f"ramp {state.turn}"
 
 
 def enter(state: State, now_ms: int) -> tuple[State, CallPermit]:
-    """Let the owner of a valid pass call now, or return when to ask again with it: the ramp's rate bounds late
-    owners."""
+    """Let the owner of a valid pass call now, or return when to ask again with the pass: the ramp's rate also bounds
+    owners that are late."""
     if state.ramp is None:
         return state, CallPermit(now_ms)
     ramp, at_ms = ramps.enter(state.ramp, now_ms)
@@ -193,15 +193,15 @@ def enter(state: State, now_ms: int) -> tuple[State, CallPermit]:
 
 
 def look(state: State, breaker: Breaker, now_ms: int) -> State:
-    """Apply the passing of time: open becomes half-open, a probe whose lease ran out counts as failed, a ramp falls
-    back or ends, a timed hold ends. Returns the same object if nothing changes. An opening lasts no longer than the
-    rule's longest, even if the clock was set back or the rule changed."""
+    """Return the state as it is at `now_ms`: open becomes half-open, a probe whose lease ran out counts as failed, a
+    ramp falls back or ends, a timed hold ends. The same object is returned if nothing changes. An opening lasts no
+    longer than the rule's longest, even if the clock was set back or the rule changed."""
     state = released(state, now_ms)
     if state.status == "open" and not 0 < state.until_ms - now_ms <= breaker.open_ms(100, 1.0) + LOOK_AGAIN_MS:
         return _turned(state, "half_open", min(now_ms, state.until_ms), **_UNTRIED)
     if state.status == "half_open" and state.probes:
         first = min(state.probes, key=lambda lease: lease.until_ms)
-        if first.until_ms <= now_ms:  # read it as of that time: the breaker may have opened, and be half-open again
+        if first.until_ms <= now_ms:  # as of that time: the breaker may have opened then, and be half-open again
             ended = _probe_ended(give_back(state, first.owner), breaker, Call.FAILURE, first.until_ms)
             return look(_judged_so_far(ended, breaker, first.until_ms), breaker, now_ms)
     if state.ramp is not None:
@@ -212,8 +212,8 @@ def look(state: State, breaker: Breaker, now_ms: int) -> State:
 
 
 def closed_until_ms(state: State, breaker: Breaker, now_ms: int) -> int:
-    """0 if messages of the dependency may be claimed. Otherwise it is open, or all probes are taken: the time to check
-    again. A ramp does not stop claims, as messages with slots would queue behind all due ones without."""
+    """Return 0 if messages of the dependency may be claimed. If it is open, or all probes are taken, return when to
+    check again. A ramp stops no claims: messages with slots would queue behind due messages without."""
     state = look(state, breaker, now_ms)
     match state.status:
         case "open":
@@ -227,7 +227,7 @@ def closed_until_ms(state: State, breaker: Breaker, now_ms: int) -> int:
 
 
 def released(state: State, now_ms: int) -> State:
-    """Remove a hold that has expired: a breaker forced open continues half-open, with probes."""
+    """End a hold whose time is over: a breaker forced open becomes half-open, one forced closed is closed."""
     if not 0 < state.held_until_ms <= now_ms or state.status not in ("forced_open", "forced_closed"):
         return state
     at_ms = state.held_until_ms
@@ -237,8 +237,8 @@ def released(state: State, now_ms: int) -> State:
 
 
 def force(state: State, breaker: Breaker, word: BreakerOrder, now_ms: int, until_ms: int = 0) -> State:
-    """Force the breaker open or closed, until `until_ms` or (0) until the order "auto". "auto" ends the hold; if it was
-    open, with probes. Forcing a breaker closed starts a ramp, unless it was closed."""
+    """Force the breaker open or closed, until `until_ms` or (0) until the order "auto", which ends the hold: a breaker
+    that was held open continues with probes. Forcing a breaker closed starts a ramp, unless it was closed."""
     state = look(state, breaker, now_ms)
     match word:
         case "open":
@@ -288,7 +288,7 @@ def _probes_left(state: State, breaker: Breaker) -> int:
 
 
 def _probe_ended(state: State, breaker: Breaker, call: Call, now_ms: int) -> State:
-    """Judge the probes by their share of failures: open as soon as the result is certain, close once all have ended."""
+    """Count the result of a probe: open as soon as too many failed for certain, close once all have ended."""
     failed = call in FAILED
     slow = state.slow + (call in SLOW and not failed)
     state = replace(state, passed=state.passed + (not failed), failed=state.failed + failed, slow=slow)
@@ -302,7 +302,7 @@ def _probe_ended(state: State, breaker: Breaker, call: Call, now_ms: int) -> Sta
 
 
 def _judged_so_far(state: State, breaker: Breaker, now_ms: int) -> State:
-    """Without a probe in progress, judge by the ended ones: open if too many failed, before more probes are sent."""
+    """If no probe is in progress, judge those that have ended: open if too many failed, before others are sent."""
     ended = state.passed + state.failed
     if state.status != "half_open" or state.probes or not state.failed:
         return state
@@ -317,7 +317,7 @@ def _open(state: State, breaker: Breaker, now_ms: int) -> State:
 
 
 def _wait(state: State, breaker: Breaker, from_ms: int) -> tuple[State, CallPermit]:
-    """A time after `from_ms`, spread like the ramp that would start there."""
+    """Let the caller wait until after `from_ms`, by a time that is spread like the ramp that would start there."""
     at_ms = from_ms + ramps.slot_ms(breaker.probes, state.places)
     return replace(state, places=state.places + 1), CallPermit(at_ms, "breaker")
 

@@ -9,8 +9,8 @@ from ..duration import Duration
 from ..errors import ConfigError
 from .rules import number, put, span_s, whole
 
-GROWTH = 1.5  # factor of the open time for each further opening in a row
-SPREAD = 0.2  # jitter of the length of an opening, ±
+GROWTH = 1.5  # factor by which each further opening in a row is longer
+SPREAD = 0.2  # an opening is up to this share shorter or longer, by jitter
 DAY_S = 86_400.0
 
 
@@ -102,10 +102,10 @@ class Breaker:
 
     @property
     def window_ms(self) -> int:
-        """`window` in whole ms."""
+        """`window` in whole milliseconds."""
         return round(self.window * 1000)
 
     def open_ms(self, opened: int, u: float) -> int:
-        """The length of an opening in ms, after `opened` openings in a row, for the draw u in [0, 1)."""
+        """Return the length of an opening in ms, if `opened` others precede it in a row, for the draw u in [0, 1)."""
         term_s = min(self.max_open, self.open_for * GROWTH ** min(opened, 100))
         return max(1, round(term_s * 1000 * (1 + SPREAD * (2 * u - 1))))

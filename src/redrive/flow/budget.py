@@ -16,12 +16,12 @@ from ..duration import Duration
 from ..errors import ConfigError
 from .rules import OnExhausted, number, on_exhausted, put, span_s, whole
 
-ILL = 0.2  # share of failures among recent first attempts from which on no credit is lent
-LATELY = 2  # recent sub-windows in which attempts ended
+ILL = 0.2  # with this share of failures among recent first attempts, or more, no credit is given
+LATELY = 2  # number of sub-windows whose first attempts count as recent
 PARTS = 10  # sub-windows of `life`: a deposit lives between nine and ten of them
 _DAY_S = 86_400.0
-_SLIP = 1e-6  # in tokens: floating point must not make five deposits of a fifth less than one
-_SLIP_MS = 1e-3  # floating point must not move a time past its millisecond
+_SLIP = 1e-6  # tokens; floating point must not make five deposits of a fifth less than one
+_SLIP_MS = 1e-3  # ms; floating point must not move a time past its millisecond
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -87,7 +87,7 @@ class Budget:
 
     @property
     def reserve(self) -> float:
-        """The tokens of the floor that are kept for a burst."""
+        """The most tokens of the floor that are kept for a burst."""
         return max(1.0, self.floor * self.life) if self.floor else 0.0
 
 
@@ -98,17 +98,17 @@ def _fill(budget: Budget, word: str) -> None:
 class BudgetState(Struct, frozen=True, array_like=True):
     """The tokens spent so far."""
 
-    tat_ms: float = 0.0  # when the floor's reserve is full again (GCRA); for the fixed form the time of the last grant
+    tat_ms: float = 0.0  # when the floor's reserve is full again (GCRA); fixed form: the time of the last grant
     head_ms: int = 0  # start of the last sub-window with a deposit
-    tokens: tuple[float, ...] = ()  # deposits left, by sub-window up to head_ms
+    tokens: tuple[float, ...] = ()  # deposits left, by sub-window, up to the one at head_ms
     window_ms: int = 0  # fixed form: start of the last window with a grant
     granted: int = 0  # fixed form: grants in that window
     ended_ms: int = 0  # start of the last sub-window in which a first attempt ended
-    ended: tuple[float, ...] = ()  # flat, per sub-window: credit earned, successes, failures
+    ended: tuple[float, ...] = ()  # for each sub-window: credit earned, successes, failures; flat
 
 
 def deposit(state: BudgetState, budget: Budget, firsts: int, now_ms: int) -> BudgetState:
-    """Deposit `ratio` of a token for each first dispatch."""
+    """Deposit `ratio` of a token for each of `firsts` first dispatches."""
     if budget.retries is not None or firsts <= 0 or budget.ratio == 0:
         return state
     head_ms, tokens = _live(state, budget, now_ms)
@@ -118,7 +118,7 @@ def deposit(state: BudgetState, budget: Budget, firsts: int, now_ms: int) -> Bud
 
 
 def earn(state: BudgetState, budget: Budget, succeeded: int, failed: int, now_ms: int) -> BudgetState:
-    """Count ended first attempts. Successes earn credit, which is used once all other tokens are spent."""
+    """Count first attempts that ended. Their successes earn credit, which is spent once all other tokens are."""
     if budget.retries is not None or budget.ratio == 0 or not (succeeded or failed):
         return state
     ended_ms, ended = _ended(state, budget, now_ms)
@@ -128,9 +128,9 @@ def earn(state: BudgetState, budget: Budget, succeeded: int, failed: int, now_ms
 
 
 def ask(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetState, int]:
-    """Take a token for one retry, or reserve the next. Returns at_ms: ≤ now_ms means go now, otherwise wait until then.
+    """Take a token for one retry, or reserve the next. Also returns when the retry may start: at once if ≤ now_ms.
 
-    With `on_exhausted="dead_letter"` nothing is reserved, and at_ms > now_ms means refused.
+    With `on_exhausted="dead_letter"` nothing is reserved, and a time after now_ms means that the retry is refused.
     """
     taken, at_ms = _ask_fixed(state, budget, now_ms) if budget.retries is not None else _ask(state, budget, now_ms)
     refused = at_ms > now_ms and budget.on_exhausted == "dead_letter"
@@ -138,11 +138,11 @@ def ask(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetState, i
 
 
 def left(state: BudgetState, budget: Budget, now_ms: int) -> float:
-    """The number of tokens that could be taken now."""
+    """Return how many tokens could be taken now."""
     if budget.retries is not None:
         start_ms = _start(now_ms, budget)
         if state.tat_ms > now_ms:
-            return 0.0  # waiting retries have reserved the next tokens
+            return 0.0  # waiting retries have reserved all tokens of this window
         return float(budget.retries - (state.granted if state.window_ms >= start_ms else 0))
     tokens = math.fsum(_live(state, budget, now_ms)[1])
     return max(tokens, _credit(state, budget, now_ms)) + _level(state, budget, now_ms)
@@ -164,24 +164,24 @@ def _ask(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetState, 
 
 
 def _live(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
-    """The current sub-window, and the deposits left in the last ten; the last entry is the current one's.
+    """Return the start of the current sub-window, and the deposits left in the last ten, the current one last.
 
-    Computed from times, so that a state stored under another `life` can be read.
+    Sub-windows are computed from times, so that a state stored under another `life` can be read.
     """
     part_ms = max(1, int(budget.life * 1000 / PARTS))
-    head_ms = max(now_ms, state.head_ms)  # so setting the clock back prolongs nothing
+    head_ms = max(now_ms, state.head_ms)  # a clock that was set back prolongs no deposit
     head_ms -= head_ms % part_ms
     passed = min(PARTS, (head_ms - state.head_ms) // part_ms)
     tokens = ((0.0,) * PARTS + state.tokens + (0.0,) * passed)[-PARTS:]
     if not budget.floor:
         return head_ms, tokens
-    # Deposits count only up to the reserve's deficit, so that those of a quiet time do not exceed the reserve.
+    # Deposits count only up to what the reserve lacks, so that deposits of a quiet time do not exceed the reserve.
     excess = math.fsum(tokens) - (budget.reserve - _level(state, budget, now_ms))
     return head_ms, _less(tokens, excess) if excess > 0 else tokens
 
 
 def _ended(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[float, ...]]:
-    """Like `_live`, for the first attempts of the last ten sub-windows: three numbers for each sub-window."""
+    """Return the same as `_live` for ended first attempts: three numbers for each of the last ten sub-windows."""
     part_ms = max(1, int(budget.life * 1000 / PARTS))
     ended_ms = max(now_ms, state.ended_ms)
     ended_ms -= ended_ms % part_ms
@@ -190,7 +190,7 @@ def _ended(state: BudgetState, budget: Budget, now_ms: int) -> tuple[int, tuple[
 
 
 def _credit(state: BudgetState, budget: Budget, now_ms: int) -> float:
-    """The unused credit that first attempts earned in the last `life`; 0 unless most recent ones succeeded."""
+    """Return the unused credit of first attempts of the last `life`; 0 if too many of the recent ones failed."""
     if not state.ended:
         return 0.0
     ended = _ended(state, budget, now_ms)[1]
@@ -200,7 +200,7 @@ def _credit(state: BudgetState, budget: Budget, now_ms: int) -> float:
 
 
 def _less_credit(state: BudgetState, budget: Budget, now_ms: int) -> BudgetState:
-    """Subtract the credit used by a retry, from the oldest first attempts on."""
+    """Subtract one token of credit for a retry, from the oldest sub-windows on."""
     if not state.ended:
         return state
     ended_ms, ended = _ended(state, budget, now_ms)
@@ -212,7 +212,7 @@ def _less_credit(state: BudgetState, budget: Budget, now_ms: int) -> BudgetState
 
 
 def _trimmed(ended: tuple[float, ...]) -> tuple[float, ...]:
-    """Remove leading sub-windows in which nothing ended."""
+    """Remove the leading sub-windows in which no first attempt ended."""
     at = 0
     while at < len(ended) and not any(ended[at : at + 3]):
         at += 3
@@ -220,12 +220,12 @@ def _trimmed(ended: tuple[float, ...]) -> tuple[float, ...]:
 
 
 def _level(state: BudgetState, budget: Budget, now_ms: int) -> float:
-    """The present size of the floor's reserve, in tokens."""
+    """Return how many tokens are now in the floor's reserve."""
     return max(0.0, budget.reserve - max(0.0, state.tat_ms - now_ms) * budget.floor / 1000)
 
 
 def _less(tokens: tuple[float, ...], owed: float) -> tuple[float, ...]:
-    """Subtract `owed` tokens, from the oldest on."""
+    """Subtract `owed` tokens from these deposits, from the oldest on."""
     kept = []
     for held in tokens:
         kept.append(round(max(0.0, held - owed), 9))
@@ -244,7 +244,7 @@ def _ask_fixed(state: BudgetState, budget: Budget, now_ms: int) -> tuple[BudgetS
     if granted >= most:
         window_ms, granted = window_ms + per_ms, 0
     at_ms = now_ms
-    if window_ms > now_ms or state.tat_ms > now_ms:  # behind waiting retries, evenly spread
+    if window_ms > now_ms or state.tat_ms > now_ms:  # behind the retries that wait, evenly spread
         at_ms = max(now_ms, window_ms + granted * per_ms // most)
     return replace(state, tat_ms=float(at_ms), window_ms=window_ms, granted=granted + 1), at_ms
 

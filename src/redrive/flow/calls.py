@@ -20,13 +20,13 @@ from .permits import CLOSED
 
 FAILURES = frozenset({Kind.TRANSIENT, Kind.TIMEOUT, Kind.CRASHED, Kind.DEFAULT})
 OVERLOADS = frozenset({Kind.THROTTLED, Kind.QUOTA})
-ASKED_MAX_S = 6 * 3600.0  # longest single cool-down, whatever the dependency requested
+ASKED_MAX_S = 6 * 3600.0  # longest cool-down of one request, even if the dependency asked for a longer one
 
 
 def apply(
     state: DependencyState, d: Dependency, seen: PendingEvidence, now_ms: int, worker: str = ""
 ) -> DependencyState:
-    """The state with the evidence seen since it was written."""
+    """Return the state with the evidence that `worker` gathered since it last wrote the state."""
     if d.budget is not None and (seen.firsts or seen.success or seen.failure):
         budget = budgets.deposit(state.budget, d.budget, seen.firsts, now_ms)
         state = replace(state, budget=budgets.earn(budget, d.budget, seen.success, seen.failure, now_ms))
@@ -69,7 +69,7 @@ def _recorded(state: breakers.State, breaker: Breaker, seen: PendingEvidence, no
 
 
 def why_turned(before: DependencyState, d: Dependency, seen: PendingEvidence, now_ms: int) -> str:
-    """Why the breaker opened, given the state before and the evidence seen since."""
+    """Return why the breaker opened, given the state `before` the evidence `seen` was applied to it."""
     if d.breaker is None:
         return ""
     if before.breaker.status == "half_open":
@@ -87,14 +87,14 @@ def why_turned(before: DependencyState, d: Dependency, seen: PendingEvidence, no
 def note(
     seen: PendingEvidence, state: DependencyState, d: Dependency, message: Message, word: str, now_ms: int
 ) -> None:
-    """Count in `seen` the result of a call that was not a probe, by the word of `seen_of`. Throttled and ignored calls
-    do not count for the breaker."""
+    """Count in `seen` the result of a call for the message that was not a probe, as the word from `seen_of`. Throttled
+    and ignored calls do not count for the breaker."""
     failed = word in ("failure", "slow_failure")
     if message.attempt > 1 and failed and _repeats(seen, state, d, message, now_ms):
         seen.repeated += 1
     elif message.attempt > 1 and word in ("success", "failure"):
         setattr(seen, f"retry_{word}", getattr(seen, f"retry_{word}") + 1)
-    elif word in ("success", "failure", "slow", "slow_failure"):  # slow calls are counted for first attempts only
+    elif word in ("success", "failure", "slow", "slow_failure"):  # slow calls count for first attempts only
         setattr(seen, word, getattr(seen, word) + 1)
     if word in ("success", "slow"):
         seen.well_ms = now_ms
@@ -111,9 +111,9 @@ def _repeats(seen: PendingEvidence, state: DependencyState, d: Dependency, messa
 
 
 def seen_of(fault: Fault | None, run_s: float, d: Dependency) -> tuple[str, float]:
-    """The result of a call as the breaker's word, and the requested wait in seconds.
+    """Return the result of a run as the breaker's word, and the wait in seconds that the dependency requested.
 
-    A fault that is not the dependency's is `ignored`; a call that was cut off is "".
+    A fault that is not the dependency's is `ignored`; the word for a call that was cut off is "".
     """
     slow_s = None if d.breaker is None else d.breaker.slow_call
     slow = slow_s is not None and run_s > slow_s

@@ -22,15 +22,15 @@ from .budget import Budget
 from .idempotency import hashed
 from .limits import Aimd, Rate
 
-KEY_MAX = 100  # longest key that is written out in the name of its cell
-SEEN_MS = 10_000  # how long a worker keeps its share of the concurrency after its last sign of life
+KEY_MAX = 100  # most characters of a key in the name of its cell; a longer key is hashed
+SEEN_MS = 10_000  # ms for which a worker keeps its share of the concurrency after its last sign of life
 OF_ALL = ":all"  # suffix of the name of the breaker over all keys of a dependency
 _PER = re.compile(r"group|args(\.[^.\s]+)+")
 _KEEP_MS = 7 * 86_400_000
 
 
 class Dependency(Struct, frozen=True):
-    """A dependency of tasks, and the limits on calling it. `per` splits it by message group, or by an argument.
+    """A dependency of tasks, and the limits on calling it. `per` splits the limits by message group, or by an argument.
     `parent` is a breaker over all of its keys."""
 
     name: str
@@ -60,8 +60,8 @@ class Dependency(Struct, frozen=True):
 
 
 class DependencyState(Struct, frozen=True, array_like=True):
-    """The state of a dependency, or of one key of it, that all workers share. `workers`: the workers that share its
-    concurrency, and when each was last seen, in ms."""
+    """The state of a dependency, or of one key of it, that all workers share. `workers`: when each worker that shares
+    the concurrency was last seen, in ms."""
 
     breaker: breakers.State = breakers.State()
     budget: budgets.BudgetState = budgets.BudgetState()
@@ -69,12 +69,12 @@ class DependencyState(Struct, frozen=True, array_like=True):
     cool: limits.CoolDown = limits.CoolDown()
     aimd: limits.AimdState = limits.AimdState()
     workers: Mapping[str, int] = {}
-    later_ms: float = 0.0  # due time of the last message that the rate deferred without reserving a slot
+    later_ms: float = 0.0  # due time of the last message that the rate deferred without a reserved slot
 
 
 class PendingEvidence(Struct):
-    """The evidence gathered since the state was last written. `firsts` counts admitted first attempts; the next fields
-    count the results of first attempts, then of retries (see `CallCounts`). `asked_s`: the longest wait requested."""
+    """Evidence that a worker gathered since it last wrote the state. `firsts` counts admitted first attempts; the next
+    fields count results, of first attempts, then of retries (see `CallCounts`). `asked_s`: the longest wait asked."""
 
     firsts: int = 0
     success: int = 0
@@ -88,7 +88,7 @@ class PendingEvidence(Struct):
     overloads: int = 0
     asked_s: float = 0.0
     unused: int = 0  # tokens from `take` that were not used
-    waited: bool = False  # all tokens from `take` were used, so more messages may wait
+    waited: bool = False  # all tokens from `take` were used, so more messages may be waiting
     here: bool = False  # True if this worker shares in the concurrency
     probes: dict[str, str] = {}
 
@@ -99,25 +99,25 @@ class PendingEvidence(Struct):
 
 
 def cell_of(name: str, key: str) -> str:
-    """The cell with the state of a dependency, or of one key of it."""
+    """Return the key of the cell with the state of a dependency, or of one key of it."""
     return f"flow/{about_of(name, key)}"
 
 
 def about_of(name: str, key: str) -> str:
-    """The name of a dependency and a key of it. A long or unprintable key is hashed, since keys come from messages and
-    some stores restrict names."""
+    """Return NAME, or NAME/KEY with a key. A long or unprintable key is hashed, since keys come from messages and some
+    stores restrict names."""
     if len(key) > KEY_MAX or not key.isprintable():
         key = f"#{hashed(key.encode(errors='surrogatepass')).hex()}"
     return f"{name}/{key}" if key else name
 
 
 def parent_of(d: Dependency) -> Dependency | None:
-    """The breaker over all keys as a dependency; None if none is declared."""
+    """Return a dependency that has only d's breaker over all keys; None if d declares no such breaker."""
     return None if d.parent is None else Dependency(f"{d.name}{OF_ALL}", breaker=d.parent)
 
 
 def key_of(d: Dependency, message: Message) -> str:
-    """The message's key by `per`; empty if it has none, or its body is in blob storage."""
+    """Return the message's key by `d.per`; empty without `per`, or if the message's body has no such value here."""
     if d.per is None:
         return ""
     if d.per == "group":
@@ -136,28 +136,28 @@ _decode = msgspec.json.Decoder(DependencyState).decode
 
 
 def decode(cell: Cell | None) -> DependencyState:
-    """The stored state; a fresh one if there is none, or it is unreadable."""
+    """Return the state stored in the cell; a fresh state without a cell, or if the cell is unreadable."""
     return decoded(cell, _decode, DependencyState())
 
 
 def ttl_ms(state: DependencyState) -> int | None:
-    """The milliseconds until an unchanged state expires; None (never) for a forced breaker."""
+    """Return after how many ms an unchanged state expires; None (never) for a breaker forced by a person."""
     return None if state.breaker.status.startswith("forced") else _KEEP_MS
 
 
 def owner_of(message: Message) -> str:
-    """The owner of a probe's lease: one claim of a message."""
+    """Return the owner name of a probe's lease: it stands for one claim of the message."""
     return f"{message.id} {message.fence}"
 
 
 def share(state: DependencyState, d: Dependency, worker: str) -> int:
-    """The number of runs that this worker may have in progress."""
+    """Return how many runs that call the dependency this worker may have in progress."""
     assert d.concurrency is not None
     return limits.share(limits.height(state.aimd, d.concurrency), [*state.workers], worker)
 
 
 def unheard(state: DependencyState, worker: str, now_ms: int) -> bool:
-    """True if a worker with calls in progress must renew its sign of life to keep its share."""
+    """True if the worker, with calls in progress, must be seen again to keep its share."""
     return abs(now_ms - state.workers.get(worker, 0)) > SEEN_MS / 4
 
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from .breaker_rule import Breaker
 from .window import CallWindow, sums
 
-FIRSTS_SHARE = 0.25  # share of `min_calls`: with fewer first attempts in the window, only retries count
-FORGIVEN = 0.1  # share of the expected successes: with retries alone, 95 % must have failed if the rate is 50 %
-LATELY_WINDOWS = 6  # windows since the last success, up to which a message's repeated failure is blamed on the message
+FIRSTS_SHARE = 0.25  # share of `min_calls`; with fewer first attempts in the window, only retries count
+FORGIVEN = 0.1  # share of the expected successes that may succeed with retries alone: of 50 % expected, 5 %
+LATELY_WINDOWS = 6  # a failure is blamed on its message only if the last success is at most so many windows ago
 
 
 def repeats(failed_ms: int, well_ms: int, closed_ms: int, breaker: Breaker, now_ms: int) -> bool:
-    """True if a retry that fails now is no evidence about the dependency: its message first failed at `failed_ms`,
-    while the breaker was closed (since `closed_ms`), and calls have succeeded since, the last one recently."""
+    """True if a retry that fails now is no evidence about the dependency: the message first failed at `failed_ms`,
+    while the breaker was closed (since `closed_ms`), and calls have succeeded since, the last (`well_ms`) recently."""
     return closed_ms <= failed_ms <= well_ms and now_ms - well_ms <= LATELY_WINDOWS * breaker.window_ms
 
 
@@ -26,9 +26,8 @@ def opens(firsts: CallWindow, retries: CallWindow, breaker: Breaker) -> bool:
     """True if these calls open the breaker. `firsts` has calls, failures and slow calls of first attempts; `retries`
     has calls, failures, and repeated failures (in neither of the others).
 
-    - With a quarter of `min_calls` first attempts or more, `failure_rate` applies to them and the retries together;
-      repeated failures count too if first attempts fail at that rate.
-    - With fewer, only retries count: nine tenths of the successes that `failure_rate` expects must be missing too.
+    With fewer first attempts, only retries count: nine tenths of the successes that `failure_rate` expects must be
+    missing too.
     """
     calls, failed, slow = sums(firsts)
     again, again_failed, repeated = sums(retries)

@@ -54,8 +54,8 @@ class Gates(Struct, frozen=True):
             window_of(self.window)
 
     def may_approve(self, actor: str, user: str = "") -> bool:
-        """True if this person may approve: the one with exactly this name. `user` is the system's user, if no other
-        name was given; a name without a host means that user on any host."""
+        """True if this person may approve: `approval` names exactly `actor`, or the system's user on any host. `user`
+        is the system's user@host, which counts only if no other name was given."""
         wanted = self.approval
         if wanted is None or wanted in (ANYONE, actor):
             return True

@@ -21,10 +21,10 @@ from .._version import __version__
 from ..errors import ConfigError, near_miss
 from .gates import is_url
 
-TIMEOUT_S = 5.0  # limit to connect, and between two bytes of the response
-FRESH_S = 1.0  # how long an answer is used without a new check
-GOOD_S = 10.0  # how long an answer is used while the next check runs
-FIRST_S = 0.2  # how long a query waits for the first answer
+TIMEOUT_S = 5.0  # most seconds to connect, and between two bytes of the response
+FRESH_S = 1.0  # seconds for which an answer is used before the check runs again
+GOOD_S = 10.0  # seconds for which an answer is used while the next check runs
+FIRST_S = 0.2  # seconds for which a query waits for the first answer
 
 Check = Callable[[], Any]  # def or async def; returns a true value if healthy, and may raise
 
@@ -89,7 +89,7 @@ class HealthChecks:
 
 
 def shown(health: str) -> str:
-    """The name to display: a URL without its query, which may hold secrets."""
+    """Return the URL without its query, which may hold secrets; the name of a check in quotes."""
     if not is_url(health):
         return repr(health)
     parts = urlsplit(health)
@@ -120,7 +120,7 @@ def _call(name: str, check: Check) -> str | None:
 
 
 class _RefuseRedirects(urllib.request.HTTPRedirectHandler):
-    """Treats a redirect as unhealthy: it may lead to a page for people, such as a login."""
+    """Treats a redirect as unhealthy: it may lead to a page for people, such as a login page."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None

@@ -24,8 +24,8 @@ from ..message import Deferral, Swap
 
 PREFIX = "idem/"
 HASH_BYTES = 16
-CELL_MAX = 200  # longest cell name written out; longer names are hashed
-WAIT_MS = (1_000, 60_000)  # first and longest wait before a deferred duplicate checks again
+CELL_MAX = 200  # longest name of a cell with its key written out; longer names are hashed
+WAIT_MS = (1_000, 60_000)  # shortest and longest wait before a deferred duplicate checks again
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Idempotency:
         object.__setattr__(self, "keep_ms", milliseconds(keep_s))
 
     def key_of(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The key of a call. Raises TypeError or ValueError for an invalid key, and the errors of `key`."""
+        """Return the key of a call. Raises TypeError or ValueError for an invalid key, and the errors of `key`."""
         key: object = self.key(*args, **kwargs)
         if not isinstance(key, str):
             raise TypeError(f"the idempotency key is {key!r}; expected text, such as f'charge-{{order_id}}'")
@@ -66,9 +66,9 @@ class Idempotency:
 
 
 class KeyRecord(Struct, frozen=True, array_like=True, gc=False):
-    """The record of a key. `until_ms` is when the claim ends or, if it is `done`, when that was.
+    """The stored record of a key. `until_ms` is when the claim ends or, if the key is `done`, when it was completed.
 
-    `payload` is the hash of the arguments in `version` of the task; other versions cannot be compared.
+    `payload` is the hash of the arguments for `version` of the task; hashes of other versions cannot be compared.
     """
 
     owner: str
@@ -82,7 +82,7 @@ class KeyRecord(Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeyWish(Struct, frozen=True):
-    """A request for a key: its owner, and the hash of its arguments."""
+    """A request for a key: the owner that asks for it, and the hash of the arguments."""
 
     owner: str
     fence: int
@@ -94,7 +94,7 @@ class KeyWish(Struct, frozen=True):
 
 
 class Granted(Struct, frozen=True):
-    """The owner has the key once `record` is written, over the version that was read (0: no cell)."""
+    """The owner has the key once `record` is written over the version of the cell that was read (0: no cell)."""
 
     record: KeyRecord
 
@@ -126,7 +126,7 @@ _UNREADABLE = KeyRecord("a newer redrive", 0, 2**62, b"")
 
 
 def cell_of(task: str, key: str) -> str:
-    """The name of the cell: task and key if short and printable ASCII, otherwise a hash."""
+    """Return the name of the key's cell: task and key if short and printable ASCII, otherwise a hash."""
     name = f"{PREFIX}{task}/{key}"
     if name.isascii() and name.isprintable() and len(name) <= CELL_MAX and "/" not in task:
         return name
@@ -134,7 +134,7 @@ def cell_of(task: str, key: str) -> str:
 
 
 def payload_of(canonical: bytes) -> bytes:
-    """The hash that stands for the arguments in comparisons."""
+    """Return a hash that stands for the arguments in comparisons, from their canonical bytes."""
     return hashed(canonical)
 
 
@@ -151,7 +151,7 @@ def hashed(content: bytes) -> bytes:
 
 
 def read(value: bytes | None) -> KeyRecord | None:
-    """Decode a cell. Undecodable bytes count as a claim that never ends."""
+    """Decode the value of a cell; None without a cell. Undecodable bytes count as a claim that never ends."""
     if value is None:
         return None
     try:
@@ -165,12 +165,12 @@ def written(record: KeyRecord) -> bytes:
 
 
 def claimed(wish: KeyWish, now_ms: int, hold_ms: int) -> KeyRecord:
-    """The record of a claim for `hold_ms`."""
+    """Return the record of a claim that lasts `hold_ms` from now."""
     return KeyRecord(wish.owner, wish.fence, now_ms + hold_ms, wish.payload, wish.version)
 
 
 def claim(record: KeyRecord | None, wish: KeyWish, now_ms: int, hold_ms: int) -> Answer:
-    """Answer a request, given the stored record of the key. A granted claim lasts `hold_ms`."""
+    """Answer a request for a key, given the stored record of the key. A granted claim lasts `hold_ms`."""
     granted = Granted(claimed(wish, now_ms, hold_ms))
     if record is None:
         return granted
@@ -185,8 +185,8 @@ def claim(record: KeyRecord | None, wish: KeyWish, now_ms: int, hold_ms: int) ->
 
 
 def _same(record: KeyRecord, wish: KeyWish) -> bool:
-    """True if the arguments are the same, or not comparable: hashes made with different encryption keys, or with and
-    without one, differ in their suffix."""
+    """True if record and request have the same arguments, or hashes that cannot be compared: hashes made with different
+    encryption keys, or with and without one, differ in their suffix."""
     was, now = record.payload, wish.payload
     if not was or record.version != wish.version or was[HASH_BYTES:] != now[HASH_BYTES:]:
         return True
@@ -194,42 +194,42 @@ def _same(record: KeyRecord, wish: KeyWish) -> bool:
 
 
 def prolonged(record: KeyRecord, now_ms: int, hold_ms: int) -> KeyRecord:
-    """The record of the claim, extended to `hold_ms` from now."""
+    """Return the record with the claim extended to `hold_ms` from now."""
     return replace(record, until_ms=now_ms + hold_ms)
 
 
 def completed(record: KeyRecord, result: bytes | None, degraded: str | None, now_ms: int) -> KeyRecord:
-    """The record of a completed key."""
+    """Return the record of a key that its owner has now completed."""
     return replace(record, until_ms=now_ms, done=True, result=result, degraded=degraded)
 
 
 def held_by(record: KeyRecord | None, owner: str, fence: int) -> bool:
-    """True if the record is still this claim, or its completion."""
+    """True if this owner's claim with this fence wrote the record, or completed the key."""
     return record is not None and record.owner == owner and record.fence == fence
 
 
 def taking(cell: str, version: int, record: KeyRecord, now_ms: int) -> Swap:
-    """The swap that claims a key; the cell expires with the claim."""
+    """Return the swap that claims a key by writing the record; the cell expires with the claim."""
     return Swap(cell, version, written(record), max(1, record.until_ms - now_ms))
 
 
 def completing(cell: str, version: int, done: KeyRecord, keep_ms: int) -> Swap:
-    """The swap that completes a key."""
+    """Return the swap that completes a key by writing the record `done`, kept for `keep_ms`."""
     return Swap(cell, version, written(done), keep_ms)
 
 
 def releasing(cell: str, version: int) -> Swap:
-    """The swap that frees a key."""
+    """Return the swap that frees a key by deleting its cell."""
     return Swap(cell, version, None)
 
 
 def look_again_ms(busy: Busy, held_ms: int, now_ms: int) -> int:
-    """When a duplicate checks again: after half of the time `held_ms` it was deferred so far, within WAIT_MS, and not
-    after the end of the claim."""
+    """Return when a duplicate checks again: after half of the time `held_ms` for which it was deferred so far, but
+    within WAIT_MS and not after the end of the claim."""
     wait_ms = min(max(WAIT_MS[0], held_ms // 2), WAIT_MS[1])
     return max(now_ms + 1, min(busy.until_ms, now_ms + wait_ms))
 
 
 def deferral(busy: Busy, task: str) -> Deferral:
-    """The deferral of a duplicate."""
+    """Return the deferral of a duplicate, which names the owner of the claim."""
     return Deferral("idempotency", f"{task}: {busy.owner}")

@@ -18,18 +18,18 @@ from ..duration import Duration, seconds
 from ..errors import ConfigError
 from .rules import number, put, span_s, whole
 
-ASKED_SPREAD = 0.2  # a message that must wait for r is due within [r, 1.2·r]
-COOL_MAX_S = 6 * 3600.0  # longest cool-down; then the next call may get another Retry-After
+ASKED_SPREAD = 0.2  # a message that must wait r is due within [r, 1.2·r]
+COOL_MAX_S = 6 * 3600.0  # longest cool-down in seconds; after it the next call may get another Retry-After
 RATE_MAX_PER_S = 1e6
-_BURST_S = 0.1  # default burst, in seconds of the rate
-_SLIP_MS = 1e-3  # floating point must not move a time past its millisecond
+_BURST_S = 0.1  # seconds of the rate that the default burst holds
+_SLIP_MS = 1e-3  # ms; floating point must not move a time past its millisecond
 _RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]*[a-z0-9. ]*)", re.ASCII)
 _PATH = re.compile(r"args(\.[^.\s]+)+")
 
 
 def read_rate(text: str, what: str = "rate") -> float:
-    """The rate per second, from text such as "50/s", "5000/h" or "5/2s". Raises ConfigError, whose text begins with
-    `what`.
+    """Return the rate per second that a text such as "50/s", "5000/h" or "5/2s" gives. Raises ConfigError, whose text
+    begins with `what`.
 
     >>> read_rate("50/s"), read_rate("600/m"), read_rate("5/2s")
     (50.0, 10.0, 2.5)
@@ -49,7 +49,7 @@ def read_rate(text: str, what: str = "rate") -> float:
 
 
 def per_s(rate: str | float, what: str = "rate") -> float:
-    """The rate per second, from "20/s", "5000/h" or a number. Raises ConfigError or TypeError.
+    """Return the rate per second, given as "20/s", "5000/h" or a number. Raises ConfigError or TypeError.
 
     >>> per_s("600/m"), per_s(0.5)
     (10.0, 0.5)
@@ -102,7 +102,7 @@ class Beat(Protocol):
 
 
 def ask(tat_ms: float, rate: Beat, now_ms: int, n: int = 1) -> tuple[float, list[int]]:
-    """Take the next n slots; returns their exact times in order (rounded up to a millisecond; ≤ now_ms means go now).
+    """Take the next n slots; returns the new `tat_ms`, and the time of each slot, in whole ms (≤ now_ms: go now).
 
     `tat_ms` is when the rate will be unused again (the theoretical arrival time), 0 at first. Taking n at once gives
     the same slots as one by one.
@@ -118,7 +118,7 @@ def ask(tat_ms: float, rate: Beat, now_ms: int, n: int = 1) -> tuple[float, list
 
 
 def ready(tat_ms: float, rate: Beat, now_ms: int) -> tuple[int, int]:
-    """The number of slots that could be taken now, and when the next one opens (≤ now_ms if one is open)."""
+    """Return how many slots could be taken now, and when the next one opens (now_ms if one is open)."""
     every_ms = 1000 / rate.per_s
     open_ms = max(tat_ms, float(now_ms)) - ((rate.burst - 1) * every_ms + _SLIP_MS)
     if open_ms > now_ms:
@@ -127,14 +127,14 @@ def ready(tat_ms: float, rate: Beat, now_ms: int) -> tuple[int, int]:
 
 
 class CoolDown(Struct, frozen=True, array_like=True):
-    """The end of the pause that a dependency requested, and the time over which waiting messages start afterwards."""
+    """The end of a pause that a dependency requested, and the time over which waiting messages start after it."""
 
     until_ms: int = 0
     spread_ms: int = 0
 
 
 def cool(state: CoolDown, asked_s: float, now_ms: int) -> CoolDown:
-    """The later of the present and the requested cool-down, at most COOL_MAX_S. A new one is spread by a fifth."""
+    """Return the later of the present and the requested cool-down, at most COOL_MAX_S; the spread is a fifth of it."""
     asked_ms = math.ceil(min(max(0.0, asked_s), COOL_MAX_S) * 1000)
     if now_ms + asked_ms <= state.until_ms:
         return state
@@ -142,7 +142,7 @@ def cool(state: CoolDown, asked_s: float, now_ms: int) -> CoolDown:
 
 
 def until(state: CoolDown, u: float) -> int:
-    """When a message with the uniform draw u in [0, 1) may run: until + u * spread."""
+    """Return when a message with the uniform draw u in [0, 1) may run: at until_ms + u · spread_ms."""
     return state.until_ms + math.ceil(u * state.spread_ms)
 
 
@@ -187,19 +187,19 @@ class Aimd:
 
 
 class AimdState(Struct, frozen=True, array_like=True):
-    """The current limit (0: `start`), and when it last fell."""
+    """The limit at present (0: the rule's `start`), and when it last fell."""
 
     limit: float = 0.0
     fell_ms: int = 0
 
 
 def height(state: AimdState, aimd: Aimd) -> float:
-    """The current limit, within the bounds of the rule, even if another rule wrote the state."""
+    """Return the present limit, within the bounds of the rule, even if another rule wrote the state."""
     return min(aimd.most, max(aimd.least, state.limit or aimd.start))
 
 
 def steer(state: AimdState, aimd: Aimd, successes: int, overloads: int, now_ms: int) -> AimdState:
-    """The limit after these results. With overloads it falls, unless it fell within the interval; otherwise each
+    """Return the limit after these results. Overloads lower it, unless it fell within the interval; otherwise each
     success adds up/limit. The sum of many small steps, sqrt(limit² + 2·up·n), is independent of the batch size."""
     limit = height(state, aimd)
     if overloads > 0:
@@ -212,7 +212,7 @@ def steer(state: AimdState, aimd: Aimd, successes: int, overloads: int, now_ms: 
 
 
 def share(limit: float, workers: Sequence[str], me: str) -> int:
-    """One worker's share of the fleet's limit.
+    """Return the share of the limit of all workers that the worker `me` gets.
 
     The shares add up to the limit, and differ by one at most. With more workers than the limit each still gets one, so
     that every message runs; the sum is then the number of workers.

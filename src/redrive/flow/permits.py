@@ -26,16 +26,16 @@ from .budget import Budget
 from .dependency import Dependency, DependencyState, owner_of, with_breaker
 from .limits import Rate
 
-LATE_MS = 5000  # how late a message may use its permits before it must ask again: late messages make no burst
-SLOT_LATE_MS = 1000  # the same limit for a slot of a rate, so that a stalled worker makes no burst
-LOOK_MS = 250  # interval of checks if the time of a change is unknown
+LATE_MS = 5000  # ms by which a message may use its permits late; later it asks again, and makes no burst
+SLOT_LATE_MS = 1000  # the same for the slot of a rate, so that the messages of a worker that stalled make no burst
+LOOK_MS = 250  # ms between checks if the time of a change is unknown
 CLOSED, OPEN = ("closed", "forced_closed"), ("open", "forced_open")
-_KEPT = ("budget", "ramp")  # permits valid after SLOT_LATE_MS; the ramp itself prevents a burst of late messages
+_KEPT = ("budget", "ramp")  # permits valid even after SLOT_LATE_MS; the ramp itself prevents a burst
 
 
 class Answers(Struct, frozen=True):
-    """The refusal of each message of an `ask`, in order; None: it may run. `probes` are the owners that run as probes,
-    `used` the number of tokens used of those taken before."""
+    """The answers to an `ask`: the refusal of each message, in order; None: the message may run. `probes` are the
+    owners that run as probes, `used` the number of tokens used of those taken before."""
 
     refusals: list[Refusal | None]
     probes: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ class Answers(Struct, frozen=True):
 
 
 class ClaimAllowance(Struct, frozen=True):
-    """The number of messages that may be claimed; if 0, the time to check again."""
+    """The number of messages that may be claimed now; if it is 0, `next_ms` is when to check again."""
 
     count: float
     next_ms: float = math.inf
@@ -52,7 +52,7 @@ class ClaimAllowance(Struct, frozen=True):
 def allowance(
     state: DependencyState, d: Dependency, now_ms: int, free: float = math.inf, pool: int = 0
 ) -> ClaimAllowance:
-    """The number of messages of this dependency that may be claimed now. `pool`: tokens already taken for them."""
+    """Return how many messages of d may be claimed now. `free`: calls that may start; `pool`: tokens taken."""
     if state.cool.until_ms > now_ms:
         return ClaimAllowance(0, state.cool.until_ms)
     least = ClaimAllowance(free, now_ms + LOOK_MS)
@@ -83,7 +83,7 @@ def bounded(state: DependencyState, d: Dependency) -> bool:
 
 
 def take(state: DependencyState, d: Dependency, count: int, now_ms: int) -> tuple[DependencyState, int]:
-    """Take up to `count` tokens, of rate and ramp alike, for messages to be claimed."""
+    """Take up to `count` tokens, of the rate and of the ramp alike, for messages to be claimed; return their number."""
     if d.breaker is not None:
         state = with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
     count = int(min(count, allowance(state, d, now_ms).count))
@@ -131,25 +131,25 @@ def ask(
 
 
 def stopped(state: DependencyState, d: Dependency, now_ms: int) -> bool:
-    """True if an open breaker or a cool-down stops all messages that call the dependency."""
+    """True if an open breaker or a cool-down now stops every message that calls the dependency."""
     if state.cool.until_ms > now_ms:
         return True
     return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
 
 
 def barred(state: DependencyState, d: Dependency, now_ms: int, pool: int = 0) -> bool:
-    """True if the breaker, its ramp or a cool-down stops all claims now, regardless of rate and concurrency."""
+    """True if the breaker, its ramp or a cool-down stops all claims now; rate and concurrency are not considered."""
     return allowance(state, replace(d, rate=None), now_ms, pool=pool).count <= 0
 
 
 def calm(state: DependencyState, d: Dependency, now_ms: int) -> bool:
-    """True if neither the breaker nor a cool-down defers messages."""
+    """True if now neither the breaker nor a cool-down defers messages of the dependency."""
     closed = d.breaker is None or (state.breaker.ramp is None and state.breaker.status in CLOSED)
     return closed and state.cool.until_ms + state.cool.spread_ms <= now_ms
 
 
 def shut(state: DependencyState, d: Dependency, message: Message, now_ms: int) -> bool:
-    """True if a cool-down or an open breaker forbids the call, whatever other controls say."""
+    """True if a cool-down or an open breaker forbids the message's call; other controls are not considered."""
     if state.cool.until_ms + state.cool.spread_ms > now_ms and _cool_ms(state, message) > now_ms:
         return True
     return d.breaker is not None and breakers.look(state.breaker, d.breaker, now_ms).status in OPEN
@@ -164,7 +164,7 @@ def _ask_for_tokens(
     now_ms: int,
     tokens: int,
 ) -> tuple[DependencyState, int]:
-    """Ask budget, then rate, for all of `going` at once; refuses in place. Also returns the number of tokens used."""
+    """Ask budget, then rate, for all of `going` at once; writes into `refusals`. Also returns the tokens used."""
     if d.budget is not None:
         spent = state.budget
         for at in going:
@@ -191,9 +191,9 @@ def _ask_for_tokens(
 
 
 def _tat_ms(state: DependencyState, d: Dependency, rate: Rate, now_ms: int) -> float:
-    """The rate's theoretical arrival time. 0 if it is more than a burst ahead without reserved slots: the rate was
-    changed or the clock set back."""
-    most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # tolerance, as clocks differ a little
+    """Return the rate's theoretical arrival time; 0 if it is further ahead than a burst and no slot can be reserved:
+    the rate was changed or the clock set back."""
+    most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # a tolerance, since clocks differ a little
     return state.tat_ms if d.per is not None or state.tat_ms <= most_ms else 0.0
 
 
@@ -207,8 +207,8 @@ def _refuse_rest(
     refusals: list[Refusal | None],
     now_ms: int,
 ) -> DependencyState:
-    """Grant slots to the first `going` and refuse the rest: workers claim by allowance, and a reserved slot would be
-    closed to all, even its owner. The rest are due when slots become free."""
+    """Grant slots to the first `going` messages and refuse the rest. Workers claim by allowance, and a reserved slot
+    would be closed to all, even to its owner, so the rest are due when slots become free."""
     tat_ms, _ = limits.ask(_tat_ms(state, d, rate, now_ms), rate, now_ms, going)
     later_ms, slots = limits.ask(max(tat_ms, state.later_ms), rate, now_ms, len(asking) - going)
     for at, at_ms in zip(asking[going:], slots, strict=True):
@@ -220,8 +220,8 @@ def _refuse_rest(
 def _ask_one(
     state: DependencyState, d: Dependency, message: Message, now_ms: int, tokens: int
 ) -> tuple[DependencyState, Refusal | None, bool, int]:
-    """Like `ask`, for one message while the breaker or a cool-down is active. Also returns if it is a probe, and the
-    tokens used."""
+    """Ask for one message while the breaker or a cool-down is active. Returns the state, the refusal or None, True for
+    a probe, and the tokens used."""
     if d.breaker is not None and state.breaker.status in OPEN:
         return *_ask_breaker(state, d, d.breaker, message, _tokens(message, now_ms), now_ms), 0
     cool_ms = _cool_ms(state, message)
@@ -232,7 +232,7 @@ def _ask_one(
     if refusals[0] is not None or d.breaker is None:
         return state, refusals[0], False, used
     if tokens and state.breaker.status in CLOSED:
-        return state, None, False, 1  # a token pays for both the rate and the ramp
+        return state, None, False, 1  # a token pays for the rate and for the ramp
     passes = (*_passes(message, now_ms), *used_of(d, message))
     return *_ask_breaker(state, d, d.breaker, message, passes, now_ms), used
 
@@ -270,13 +270,13 @@ def _withdraw(
 
 
 def used_of(d: Dependency, message: Message) -> tuple[str, ...]:
-    """The passes for an admitted message's tokens, to be kept if another control defers the message."""
+    """Return passes for the tokens of an admitted message, for the case that another control defers the message."""
     budget = (f"budget {d.name}",) if d.budget is not None and message.attempt > 1 else ()
     return budget if d.rate is None else (*budget, f"limit {d.name}")
 
 
 def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
-    """The passes granted when the message was deferred, as far as they are still valid."""
+    """Return the passes granted when the message was deferred, without those that are too old."""
     deferral = message.deferral
     if deferral is None:
         return ()
@@ -287,7 +287,7 @@ def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
 
 
 def _tokens(message: Message, now_ms: int) -> tuple[str, ...]:
-    """The passes that the message may keep for a later claim: all but an unused slot of a rate."""
+    """Return the passes that the message may keep for a later claim: all but an unused slot of a rate."""
     return _only(_passes(message, now_ms), *_KEPT)
 
 

@@ -15,43 +15,43 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 DOUBLING_S = 10.0
-IDLE_MS = 10_000  # the ramp ends when no message has waited for this long
-RATE_MAX = 10_000.0  # calls a second; a faster ramp ends
-UNUSED_MS = 100  # how long unused slots are kept, so that a late worker makes no burst
-RATE_LEAST = 1.0  # lowest rate after falling back
-EARLY_MS = 50  # part of the rate that may start at once, since messages do not arrive to the millisecond
+IDLE_MS = 10_000  # ms; the ramp ends when no message has waited for so long
+RATE_MAX = 10_000.0  # calls a second; the ramp ends above this rate
+UNUSED_MS = 100  # ms for which unused slots are kept, so that a late worker makes no burst
+RATE_LEAST = 1.0  # lowest rate after the ramp fell back, in calls a second
+EARLY_MS = 50  # ms of the rate that may start at once, since messages do not arrive to the millisecond
 _EXPONENT_MAX = 60.0
 
 
 class Ramp(Struct, frozen=True, array_like=True):
-    """A ramp since `start_ms`, at first `rate` slots a second. Times are ms. `second` (of the epoch) is the one in
-    which `calls` and `bad` are counted."""
+    """A ramp that began at `start_ms` with `rate` slots a second. Times are ms. `calls` and `bad` count the calls that
+    ended in `second` (of the epoch)."""
 
     start_ms: int
     rate: float
-    given: float = 0.0  # slots that were given or have passed
+    given: float = 0.0  # number of slots that were taken or have passed
     last_ms: int = 0  # the latest slot that a message waited for
     second: int = 0
     calls: int = 0
     bad: int = 0
     gone: int = 0  # number of calls that started
-    tat_ms: float = 0.0  # when the next call may start at the latest (GCRA)
-    late_ms: float = 0.0  # when the next early or late caller may ask again
+    tat_ms: float = 0.0  # when a call at exactly the ramp's rate would start next (GCRA)
+    late_ms: float = 0.0  # time for the next caller that is early or late to ask again
 
 
 def start(rate: float, now_ms: int, *, deaf: bool = False) -> Ramp:
-    """A ramp that starts now. `deaf`: calls that end in this second do not count, since they began before."""
+    """Return a ramp that starts now. `deaf`: calls that end in this second do not count, since they began before it."""
     return Ramp(now_ms, max(rate, RATE_LEAST), last_ms=now_ms, second=now_ms // 1000 + deaf)
 
 
 def slots(rate: float, ms: float) -> float:
-    """N(t), the slots opened after `ms` by a ramp that starts at `rate`."""
+    """Return N(t), the number of slots opened `ms` after the start of a ramp of `rate`."""
     exponent = min(max(ms, 0.0) / 1000 / DOUBLING_S, _EXPONENT_MAX)
     return rate * DOUBLING_S / math.log(2) * (math.exp2(exponent) - 1)
 
 
 def slot_ms(rate: float, k: float) -> int:
-    """t(k) in whole ms, rounded up so that no slot is early.
+    """Return t(k) in whole ms, rounded up so that no slot opens early.
 
     >>> [slot_ms(3, k) for k in (0, 1, 2, 43, 1000)]
     [0, 330, 652, 9954, 45913]
@@ -60,60 +60,60 @@ def slot_ms(rate: float, k: float) -> int:
 
 
 def rate(ramp: Ramp, now_ms: int) -> float:
-    """Calls per second at this time, limited by the growth so far and by the rate in use."""
+    """Return the calls per second allowed at `now_ms`: limited by the growth so far, and by the calls that started."""
     exponent = max(0, now_ms - ramp.start_ms) / 1000 / DOUBLING_S
     grown = ramp.rate * math.exp2(min(exponent, _EXPONENT_MAX))
     return min(grown, ramp.rate + ramp.gone * math.log(2) / DOUBLING_S)
 
 
 def peek(ramp: Ramp, now_ms: int) -> int:
-    """When the next slot opens; in the past if one is open."""
+    """Return when the next slot opens; a time in the past if one is open."""
     return max(_slot_ms(ramp, now_ms), math.ceil(ramp.tat_ms - EARLY_MS))
 
 
 def take(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Take the next slot; returns its time in ms. The slot's owner still has to call `enter`."""
+    """Take the next slot; return its time in ms. At that time the owner still has to call `enter`."""
     at_ms = _slot_ms(ramp, now_ms)
     last_ms = max(ramp.last_ms, at_ms) if at_ms > now_ms else ramp.last_ms
     return replace(ramp, given=_next(ramp, now_ms) + 1, last_ms=last_ms), at_ms
 
 
 def enter(ramp: Ramp, now_ms: int) -> tuple[Ramp, int]:
-    """Let the owner of an open slot start, or return when to ask again."""
+    """Let the owner of an open slot start now, or return when the owner asks again."""
     if _room(ramp, now_ms) > 0:
         return _gone(ramp, 1, now_ms), now_ms
     from_ms = max(ramp.late_ms, ramp.tat_ms - EARLY_MS)
     at_ms = math.ceil(from_ms)
-    # Spread at the rate reached by then, or thousands would wait at the first rate.
+    # Spread the callers at the rate reached by then: at the present rate thousands would wait too long.
     growth = math.exp2(min((at_ms - now_ms) / 1000 / DOUBLING_S, _EXPONENT_MAX))
     every_ms = 1000 / min(RATE_MAX, rate(ramp, now_ms) * growth)
     return replace(ramp, late_ms=from_ms + every_ms, last_ms=max(ramp.last_ms, at_ms)), at_ms
 
 
 def ready(ramp: Ramp, now_ms: int) -> int:
-    """The number of slots that are open and may be used now."""
+    """Return how many open slots may be used now."""
     open_now = math.floor(slots(ramp.rate, now_ms - ramp.start_ms) - _next(ramp, now_ms)) + 1
     return max(0, min(open_now, _room(ramp, now_ms)))
 
 
 def take_ready(ramp: Ramp, count: int, now_ms: int) -> Ramp:
-    """Take and use `count` of the open slots."""
+    """Take and use `count` slots that `ready` reported as open."""
     return _gone(replace(ramp, given=_next(ramp, now_ms) + count), count, now_ms)
 
 
 def put_back(ramp: Ramp, count: int, now_ms: int) -> Ramp:
-    """Reopen slots that were taken and not used, unless they have become too old."""
+    """Reopen `count` slots that were taken and not used, unless they have become too old."""
     tat_ms = ramp.tat_ms - count * 1000 / rate(ramp, now_ms)
     return replace(ramp, given=max(0.0, ramp.given - count), gone=max(0, ramp.gone - count), tat_ms=max(0.0, tat_ms))
 
 
 def wanted(ramp: Ramp, now_ms: int) -> Ramp:
-    """Record that a message waits for a slot."""
+    """Record that a message now waits for a slot, so that the ramp does not end."""
     return replace(ramp, last_ms=max(ramp.last_ms, now_ms))
 
 
 def _room(ramp: Ramp, now_ms: int) -> int:
-    """The number of calls that may start now by the rate, regardless of slots."""
+    """Return how many calls may start now by the rate alone, regardless of slots."""
     early_ms = now_ms + EARLY_MS - max(ramp.tat_ms, float(now_ms))
     return 0 if early_ms < 0 else math.floor(early_ms * rate(ramp, now_ms) / 1000) + 1
 
@@ -128,7 +128,7 @@ def _slot_ms(ramp: Ramp, now_ms: int) -> int:
 
 
 def record(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
-    """Count calls that ended in this second; `bad` of them failed or were throttled."""
+    """Count `calls` that ended in this second; `bad` of them failed or were throttled."""
     second = now_ms // 1000
     if second < ramp.second or not calls:
         return ramp
@@ -138,8 +138,8 @@ def record(ramp: Ramp, calls: int, bad: int, now_ms: int) -> Ramp:
 
 
 def look(ramp: Ramp, bad_rate: float, now_ms: int) -> Ramp | None:
-    """Update the ramp to this time. Returns None at its end, and a new ramp at half the rate when a second had at least
-    two bad calls and more than the share `bad_rate`; as soon as that is certain."""
+    """Return the ramp as it is at `now_ms`: None if it has ended, and a new ramp at half the rate once a second
+    certainly has at least two bad calls and a larger share of bad calls than `bad_rate`."""
     per_s = rate(ramp, now_ms)
     if now_ms >= ramp.last_ms + IDLE_MS or per_s > RATE_MAX:
         return None

@@ -11,7 +11,7 @@ OnExhausted = Literal["defer", "dead_letter"]
 
 
 def number(value: float, what: str, least: float, most: float) -> float:
-    """A number within these bounds. Raises ConfigError or TypeError."""
+    """Return the value if it is a number within these bounds. Raises ConfigError or TypeError."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{what} {value!r} is refused: expected a number")
     if not least <= value <= most:
@@ -20,7 +20,7 @@ def number(value: float, what: str, least: float, most: float) -> float:
 
 
 def whole(value: int, what: str, least: int, most: int) -> int:
-    """A whole number within these bounds. Raises ConfigError or TypeError."""
+    """Return the value if it is a whole number within these bounds. Raises ConfigError or TypeError."""
     if type(value) is not int:
         raise TypeError(f"{what} {value!r} is refused: expected a whole number")
     if not least <= value <= most:
@@ -29,18 +29,18 @@ def whole(value: int, what: str, least: int, most: int) -> int:
 
 
 def span_s(value: Duration, what: str, least_s: float, most_s: float) -> float:
-    """A duration within these bounds, in seconds. Raises ConfigError, ValueError or TypeError."""
+    """Return the duration in seconds if it is within these bounds. Raises ConfigError, ValueError or TypeError."""
     return number(seconds(value, what), what, least_s, most_s)
 
 
 def on_exhausted(value: str) -> str:
-    """Check the word. Raises ConfigError unless it is one of OnExhausted."""
+    """Return the word if it is one of OnExhausted. Raises ConfigError for any other."""
     if value not in get_args(OnExhausted):
         raise ConfigError(f"on_exhausted {value!r} is unknown; known: {', '.join(get_args(OnExhausted))}")
     return value
 
 
 def put(frozen: object, **values: object) -> None:
-    """Set the fields of a frozen value in its constructor."""
+    """Set the fields of a frozen value, for use in its constructor."""
     for name, value in values.items():
         object.__setattr__(frozen, name, value)

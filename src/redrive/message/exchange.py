@@ -14,8 +14,8 @@ from .message import Deferral, Draft, Message
 
 T = TypeVar("T")
 D = TypeVar("D")
-UNREADABLE = (MsgspecError, ValueError, RecursionError)  # by decoding bytes that are damaged or in another format
-SKIP_LOOKED = 1000  # due messages of a priority that a claim with `skip` examines
+UNREADABLE = (MsgspecError, ValueError, RecursionError)  # raised when damaged or foreign bytes are decoded
+SKIP_LOOKED = 1000  # due messages of one priority that a claim with `skip` examines
 
 
 class ClaimRequest(Struct, frozen=True):
@@ -40,7 +40,7 @@ class ClaimRequest(Struct, frozen=True):
     lapsed_by_ms: int | None = None
 
     def leaves(self, lane: str, due_ms: int | None) -> bool:
-        """True if a due message is left to the holder of its lease (see `lapsed_by_ms`)."""
+        """True if a due message must be left to the worker that holds its lease (see `lapsed_by_ms`)."""
         return self.lapsed_by_ms is not None and lane == "leased" and (due_ms or 0) > self.lapsed_by_ms
 
 
@@ -52,7 +52,7 @@ class Receipt(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A run that a worker started: the id of the message, and the fence of the claim."""
+    """One run that a worker started: the id of the message, and the fence of the claim."""
 
     id: str
     fence: int
@@ -60,7 +60,7 @@ class Started(NamedTuple):
 
 class Delivery(Struct, frozen=True, gc=False):
     """One claim of a message: the message to run, the receipt to settle it with, and the end of the lease. `due_ms` is
-    when the message was due before this claim, or the end of a lease that ran out (0: unknown; a queue service may not
+    when the message was due before this claim, or when the earlier lease ran out (0: unknown; a queue service may not
     report how long it delayed a message)."""
 
     message: Message
@@ -69,7 +69,7 @@ class Delivery(Struct, frozen=True, gc=False):
     due_ms: int = 0
 
 
-# Decisions: what happens next to a delivered message. counts=False gives the attempt back.
+# The decisions: what happens next to a delivered message. With counts=False the run gives its attempt back.
 
 
 class Ack(Struct, frozen=True, gc=False):
@@ -98,27 +98,27 @@ class RetryAt(Struct, frozen=True, gc=False):
 
     @classmethod
     def failed(cls, at_ms: int, why: str) -> RetryAt:
-        """A failed run, to be retried; it used up an attempt."""
+        """Return the decision to retry after a failed run, which used up an attempt."""
         return cls(at_ms, why)
 
     @classmethod
     def deferred(cls, at_ms: int, why: str, deferral: Deferral | None = None) -> RetryAt:
-        """Flow control or the worker itself defers the message; this uses up neither an attempt nor elapsed time."""
+        """Return the decision to defer the message, without using up an attempt or elapsed time."""
         return cls(at_ms, why, counts=False, held=True, deferral=deferral)
 
     @classmethod
     def released(cls, at_ms: int, why: str) -> RetryAt:
-        """A run that does not count: the worker gave the message back, or its handler requested a later time."""
+        """Return the decision after an uncounted run: given back by the worker, or put off by the handler."""
         return cls(at_ms, why, counts=False)
 
     @classmethod
     def after_crash(cls, at_ms: int, *, in_company: bool = False) -> RetryAt:
-        """The process of the run died; `in_company`: other messages ran in it."""
+        """Return the decision after the process of the run died; `in_company`: other messages ran in that process."""
         return cls(at_ms, "crashed", crashed=True, in_company=in_company)
 
 
 class DeadLetter(Struct, frozen=True, gc=False):
-    """The message goes to the dead lane. `reason` is a fixed word (exhausted, permanent, …), `why` is for people."""
+    """The message goes to the dead lane. `reason` is a fixed word (exhausted, permanent, …), `why` is free text."""
 
     reason: str
     why: str = ""
@@ -157,14 +157,14 @@ class Cell(Struct, frozen=True, gc=False):
 
 
 def version_of(cell: Cell | None) -> int:
-    """Return the version for a swap to compare with: 0 if there is no cell."""
+    """Return the version that a swap must compare with: 0 without a cell."""
     return 0 if cell is None else cell.version
 
 
 def decoded(cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | D:
-    """Return the decoded value of a cell. Returns the default if there is no cell, or if it is unreadable: damaged, or
-    written by another version. For displays, which a damaged cell must not stop, and for values that are soon known
-    again and then overwrite it. `redrive store check` reports such cells."""
+    """Return the decoded value of a cell; the default without a cell, or if the cell is unreadable: damaged, or written
+    by another version. For displays, which a damaged cell must not stop, and for values that are soon known again and
+    then overwrite the cell. `redrive store check` reports such cells."""
     try:
         return default if cell is None else decode(cell.value)
     except UNREADABLE:
@@ -172,8 +172,8 @@ def decoded(cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | 
 
 
 def required(key: str, cell: Cell | None, decode: Callable[[bytes], T], default: D) -> T | D:
-    """Like `decoded`, for values that are acted on or changed. Raises Unreadable if the cell is unreadable, so that
-    nothing overwrites it."""
+    """Like `decoded`, for values that the caller acts on or changes. Raises Unreadable if the cell is unreadable, so
+    that nothing overwrites the cell."""
     try:
         return default if cell is None else decode(cell.value)
     except UNREADABLE as error:
@@ -203,11 +203,11 @@ class Settled(StrEnum):
 
 
 class Exchange(Struct, frozen=True):
-    """The result of an exchange: one word per settlement, in order, and the deliveries, in the order of the requests.
+    """The result of an exchange: a word for each settlement, in order, and the deliveries, in the requests' order.
 
     `clogged` lists queues in which a request with `skip` stopped after too many skipped messages: a request without
-    `skip` reaches those behind them. `damaged` lists messages with unreadable rows, which were moved to the quarantine
-    lane without stopping the exchange.
+    `skip` reaches the messages behind them. `damaged` lists messages with unreadable rows, which were moved to the
+    quarantine lane without stopping the exchange.
     """
 
     settled: list[Settled]

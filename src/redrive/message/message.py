@@ -12,7 +12,7 @@ from ..fault import Fault, member_of
 
 PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
-DEGRADED = "degraded"  # reason of a kept done message whose run had to do without a feature
+DEGRADED = "degraded"  # reason of a done message that was kept and whose run had to do without a feature
 JSON = "json"  # content of a message whose body redrive encoded
 RAW = "raw"  # content of a message whose body no encoder of redrive wrote
 ABSENT = "absent"  # content of a message that was read without its body
@@ -20,7 +20,7 @@ BLOB = "blob+json"  # content of a message whose body is a reference to a blob
 SEALED = "sealed+"  # prefix of the content of a message with an encrypted body
 ENVELOPE = b"\xd7rd1"  # prefix of encrypted bytes
 DAMAGED = "damaged"  # reason of a message quarantined because its row is unreadable
-FAULTS_KEPT_EACH_END = 10  # the first and the last ten faults of a message's history are kept
+FAULTS_KEPT_EACH_END = 10  # from each end of a message's history so many faults are kept
 
 
 class Lane(StrEnum):
@@ -51,13 +51,13 @@ class Draft(Struct, frozen=True, kw_only=True):
     content: str = JSON
     id: str | None = None  # a UUIDv7; the store makes one if None
     delay_ms: int = 0
-    due_ms: int | None = None  # absolute due time, which overrides delay_ms
+    due_ms: int | None = None  # absolute due time; replaces delay_ms
     priority: int = NORMAL
-    key: str | None = None  # unique per (task, key) while the message is not done, cancelled or discarded
-    key_for_ms: int = 0  # minimum time that the key stays unique
+    key: str | None = None  # unique per (task, key) until the message is done, cancelled or discarded
+    key_for_ms: int = 0  # least time for which the key stays taken
     group: str | None = None
     deadline_ms: int | None = None
-    keep_ms: int = 0  # how long the done message is kept with its result; 0: as the queue's retention says
+    keep_ms: int = 0  # ms for which the done message is kept with its result; 0: as the queue's retention says
     version: int = 1
     headers: Mapping[str, str] | None = None
     correlation_id: str | None = None  # None: the message's own id
@@ -67,7 +67,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 class PutResult(Struct, frozen=True):
-    """The result of putting one draft: the message's id and state; `duplicate` if an earlier message holds its key."""
+    """The result of putting one draft. If a message has the draft's key, its id and state, and `duplicate` is True."""
 
     id: str
     duplicate: bool = False
@@ -88,14 +88,14 @@ class Deferral(Struct, frozen=True):
 
 
 class Damage(Struct, frozen=True, gc=False):
-    """Why a message's row is unreadable, and the row itself, as columns that the store can restore."""
+    """Why a message's row is unreadable, and the row itself, as columns from which the store can restore it."""
 
     why: str
     raw: Mapping[str, str] = {}
 
 
 class Handle(NamedTuple):
-    """A dead, quarantined or done message as read. A triage action on it is refused once the message has moved."""
+    """A dead, quarantined or done message as someone read it. A triage action is refused once the message has moved."""
 
     id: str
     redrives: int
@@ -117,7 +117,7 @@ class Message(Struct, frozen=True, gc=False):
     correlation_id: str  # the message's own id, unless another was given
     lane: Lane = Lane.READY
     priority: int = NORMAL
-    due_ms: int | None = None  # None at rest; for a parked message None or the earliest time
+    due_ms: int | None = None  # None at rest; of a parked message None or the earliest time
     fence: int = 0
     attempt: int = 0
     enqueued_ms: int = 0
@@ -125,9 +125,9 @@ class Message(Struct, frozen=True, gc=False):
     worker: str | None = None  # the worker that has, or had, the lease
     producer: str | None = None
     crashes: int = 0
-    crashes_alone: int = 0  # crashes while it ran alone in its process
+    crashes_alone: int = 0  # crashes while the message ran alone in its process
     redrives: int = 0
-    suspect: bool = False  # its last run was cut off, so it may have killed the worker; a counted run clears this
+    suspect: bool = False  # its last run was cut off: it may have killed the worker; a counted run clears this
     cancel: bool = False  # a cancel was requested
     held_ms: int = 0
     deadline_ms: int | None = None
@@ -137,7 +137,7 @@ class Message(Struct, frozen=True, gc=False):
     group: str | None = None
     run: str | None = None  # the redrive run that last moved it
     reason: str | None = None  # why the message is dead or done: exhausted, permanent, … or cancelled
-    rested_ms: int | None = None  # when the message became dead, quarantined or done
+    rested_ms: int | None = None  # time at which the message became dead, quarantined or done
     result: bytes | None = None
     progress: bytes | None = None
     content: str = JSON
@@ -146,18 +146,18 @@ class Message(Struct, frozen=True, gc=False):
     traceparent: str | None = None
     keep_ms: int = 0
     deferral: Deferral | None = None  # why the message waits now; a claim keeps it, every settlement replaces it
-    parked: bool = False  # has no place in its group, and waits for its time or turn
+    parked: bool = False  # the message has no place in its group, and waits for its time or turn
     faults: tuple[Fault, ...] = ()  # faults, oldest first: the first and last ten
-    damage: Damage | None = None  # set if its row is, or was, unreadable: the other fields hold the readable parts
+    damage: Damage | None = None  # set if the row is, or was, unreadable: then the other fields have what could be read
 
     @property
     def handle(self) -> Handle:
-        """A handle of the message in its present state, for a triage action."""
+        """The handle of the message in its present state, for a triage action."""
         return Handle(self.id, self.redrives, self.lane)
 
     def state_at(self, now_ms: int) -> str:
         """Return the state to display: `scheduled` for a ready message whose time or turn has not come, `cancelled` for
-        a done one that never ran."""
+        a done message that a cancel ended."""
         if self.lane is Lane.READY and (self.parked or (self.due_ms or 0) > now_ms):
             return "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
@@ -166,16 +166,16 @@ class Message(Struct, frozen=True, gc=False):
 class Job(Message, frozen=True, gc=False):
     """A message returned by `app.job`."""
 
-    found_ms: int = 0  # time of the read, by the store's clock
+    found_ms: int = 0  # time at which the message was read, by the store's clock
 
     @property
     def state(self) -> str:
-        """The message's state at that time: ready, scheduled, leased, dead, quarantine, done or cancelled."""
+        """The message's state at `found_ms`: ready, scheduled, leased, dead, quarantine, done or cancelled."""
         return self.state_at(self.found_ms)
 
 
 def is_closed(message: Message) -> bool:
-    """True if the body, or the checkpoint that the handler needs, is still encrypted."""
+    """True if the message's body, or the checkpoint that the handler needs, is still encrypted."""
     if message.content.startswith(SEALED):
         return True
     return message.progress is not None and message.progress.startswith(ENVELOPE)

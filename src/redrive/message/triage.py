@@ -9,13 +9,13 @@ from msgspec import Struct
 
 from .message import Draft, Lane, Message
 
-TREND_MS = 600_000  # deaths within this time are recent; the trend compares their rate with that in BEFORE_MS before
-BEFORE_MS = 3_000_000  # together with TREND_MS an hour
+TREND_MS = 600_000  # deaths in this time are recent; the trend compares their rate with that in BEFORE_MS before
+BEFORE_MS = 3_000_000  # with TREND_MS an hour
 
 
 class Filter(Struct, frozen=True):
-    """A filter of messages: every field that is not None must match, a tuple by any of its values. `since_ms` and
-    `until_ms` bound the time at which a message became dead or done; for others, the time of the enqueue."""
+    """A filter of messages: every field that is not None must match, and a tuple matches by any value. `since_ms` and
+    `until_ms` bound the time at which a message became dead or done; for other messages, that of the enqueue."""
 
     queue: str | tuple[str, ...] | None = None
     task: str | tuple[str, ...] | None = None
@@ -25,19 +25,19 @@ class Filter(Struct, frozen=True):
     ids: tuple[str, ...] | None = None
     since_ms: int | None = None
     until_ms: int | None = None
-    redrives: int | None = None  # exactly this number of redrives
+    redrives: int | None = None  # the exact number of redrives
     run: str | None = None  # the redrive run that last moved the message
 
 
 class Ids(Struct, frozen=True):
-    """Ids of messages with a common beginning, sorted. `whole` is False if only some messages were examined."""
+    """Ids of messages with a common beginning, sorted. `whole` is False if the store examined only some messages."""
 
     found: tuple[str, ...] = ()
     whole: bool = True
 
 
 class Page(Struct, frozen=True):
-    """A page of a listing, oldest first; `cursor` gets the next page, None on the last."""
+    """A page of a listing, oldest first. `cursor` leads to the next page; it is None on the last page."""
 
     messages: list[Message]
     cursor: str | None = None
@@ -45,7 +45,7 @@ class Page(Struct, frozen=True):
 
 class Counts(Struct, frozen=True):
     """The number of messages in each lane. In the ready lane, `ready` counts due messages, `scheduled` the others;
-    `oldest_age_s` is the time since the oldest was due."""
+    `oldest_age_s` is the time since the due time of the oldest due message."""
 
     ready: int = 0
     scheduled: int = 0
@@ -57,8 +57,8 @@ class Counts(Struct, frozen=True):
 
 
 class DueCount(NamedTuple):
-    """The number of waiting messages that become due within a span of time, and how many of them have failed before. If
-    not `exact`, it is estimated from a sample, as there are too many to count in time."""
+    """The number of waiting messages that become due within a span of time, and how many of these have failed before.
+    If not `exact`, both are estimated from a sample, as there are too many messages to count in time."""
 
     all: int
     retries: int
@@ -66,8 +66,8 @@ class DueCount(NamedTuple):
 
 
 class FailureGroup(Struct, frozen=True):
-    """Dead messages that share a fingerprint. With `trend`, `recent` of them died in the last ten minutes, and
-    `earlier` in the fifty before."""
+    """Dead messages that share a fingerprint and a task. With `trend`, `recent` of them died in the last ten minutes,
+    and `earlier` in the fifty minutes before."""
 
     fingerprint: str
     task: str
@@ -87,7 +87,7 @@ class FailureGroup(Struct, frozen=True):
 
     @property
     def trend(self) -> str:
-        """`rising` if the last ten minutes had more than 1.5 times as many deaths a minute as the fifty before,
+        """`rising` if the last ten minutes had more than 1.5 times as many deaths a minute as the fifty minutes before,
         `falling` for the reverse, `quiet` without deaths in the hour, otherwise `steady`."""
         before = self.earlier * TREND_MS / BEFORE_MS
         if not self.recent and not self.earlier:
@@ -98,8 +98,8 @@ class FailureGroup(Struct, frozen=True):
 
 
 class Group(Struct, frozen=True):
-    """A group with messages or a width of its own: how many of its `width` places are taken, how many messages are
-    parked, and the dead message that blocks it."""
+    """A group of a queue that has messages or a width of its own: how many of its `width` places are taken, how many
+    messages are parked, and the dead message that blocks the group."""
 
     queue: str
     name: str
@@ -110,8 +110,8 @@ class Group(Struct, frozen=True):
 
 
 class GroupOrder(StrEnum):
-    """The order of a queue's groups. `turns`: up to `width` messages at once; a waiting one gives up its place.
-    `strict`: one at a time in the order of enqueue; the first keeps its place through delays and retries."""
+    """The order of a queue's groups. `turns`: up to `width` messages at once; a message that must wait gives up its
+    place. `strict`: one at a time in the order of enqueue; the first keeps its place through delays and retries."""
 
     TURNS = "turns"
     STRICT = "strict"
@@ -126,7 +126,7 @@ class OnDead(StrEnum):
 
 
 class Keep(Struct, frozen=True):
-    """Bounds of a lane: keep the newest `count`, and none older than `age_ms`; None sets no bound."""
+    """The bounds of a lane: keep the newest `count` messages, and none older than `age_ms`; None sets no bound."""
 
     count: int | None = None
     age_ms: int | None = None
@@ -141,7 +141,7 @@ class Cancel(StrEnum):
     UNKNOWN = "unknown"
 
 
-# Verdicts: what triage does with a message that is dead, quarantined, done, redriven or waiting.
+# The verdicts: what triage does with a message that is dead, quarantined, done, redriven or waiting.
 
 
 class Redrive(Struct, frozen=True):
@@ -161,7 +161,7 @@ class Redrive(Struct, frozen=True):
     delays_ms: tuple[int, ...] = ()
 
     def delay_of(self, at: int) -> int:
-        """Return the delay of the message with this index among the handles."""
+        """Return the delay of the message with this index in the sequence of handles."""
         return self.delay_ms + (self.delays_ms[at] if self.delays_ms else 0)
 
 
@@ -185,7 +185,7 @@ class Return(Struct, frozen=True):
 
 
 class Readmit(Struct, frozen=True):
-    """Move the message from quarantine to the dead lane. One that an isolation moved gets its earlier reason back."""
+    """Move the message from quarantine to the dead lane. After an isolation it gets its earlier reason back."""
 
     why: str
 
@@ -200,7 +200,7 @@ class Replace(Struct, frozen=True):
 
 
 class Before(Struct, frozen=True):
-    """The fields that a redrive run or an isolation overwrites, stored with the message to be restored."""
+    """The fields that a redrive run or an isolation overwrites; they are stored with the message, to be restored."""
 
     lane: Lane
     redrives: int
@@ -219,13 +219,13 @@ class Before(Struct, frozen=True):
     error: str | None = None
     run: str | None = None
     blocked: bool = False  # the message blocked its group
-    expires_ms: int | None = None  # expiry of a done message, its result and its checkpoint
+    expires_ms: int | None = None  # expiry of a done message with its result and checkpoint
     progress: bytes | None = None
     result: bytes | None = None
 
 
 class Hasten(Struct, frozen=True):
-    """Make a waiting (ready) message due now. One of a group joins the group's line, if it is not in it yet."""
+    """Make a waiting (ready) message due now. In a group it joins the group's line, unless it is in line already."""
 
 
 Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace | Hasten

@@ -21,7 +21,7 @@ CustomDelay = Callable[[int, Fault | None], float]
 YEAR_S = 365 * 86_400.0  # the cap if none is given
 CENTURY_S = 100 * YEAR_S  # upper bound of every cap: keeps sums finite and times within a calendar
 _JITTERS: tuple[str, ...] = get_args(Jitter)
-_N_MAX = 10**18  # a larger n changes no delay, but would not fit into a float
+_N_MAX = 10**18  # a larger n would change no delay, and does not fit into a float
 
 
 def draw(message_id: str, redrives: int, fence: int) -> float:
@@ -112,7 +112,7 @@ class Backoff:
 
     @classmethod
     def fixed(cls, delay: Duration, *, jitter: Jitter = "none", share: float = 0.1) -> Backoff:
-        """The same delay every time: d = delay.
+        """Return a backoff with the same delay every time: d = delay.
 
         >>> [Backoff.fixed("60s").seconds(n, 0.5) for n in (0, 1, 10**6)]
         [60.0, 60.0, 60.0]
@@ -130,7 +130,7 @@ class Backoff:
         jitter: Jitter = "none",
         share: float = 0.1,
     ) -> Backoff:
-        """Grow by `step` (default: `base`) each time: d = min(cap, base + step*n); `cap=None` is a year.
+        """Return a backoff that grows by `step` (default: `base`): d = min(cap, base + step*n); `cap=None` is a year.
 
         >>> [Backoff.linear("5s", step="5s", cap="18s").seconds(n, 0.5) for n in range(5)]
         [5.0, 10.0, 15.0, 18.0, 18.0]
@@ -141,7 +141,7 @@ class Backoff:
     def custom(
         cls, fn: CustomDelay, *, cap: Duration | None = None, jitter: Jitter = "none", share: float = 0.1
     ) -> Backoff:
-        """Ask `fn(n, fault)` for d in seconds; `fault` is None in previews.
+        """Return a backoff that calls `fn(n, fault)` for d in seconds; `fault` is None in previews.
 
         Negative answers count as 0; NaN, infinity and answers above the cap (`None`: a year) as the cap. Errors of `fn`
         pass through; an answer that is not a number raises TypeError. `decorrelated` takes the answer as base.
@@ -217,7 +217,7 @@ class Backoff:
 
 
 def _geometric(first: float, factor: float, n: int, cap: float) -> float:
-    """min(cap, first * factor**n), for any n."""
+    """Return min(cap, first * factor**n), for any n."""
     try:
         return min(cap, first * factor ** min(n, _N_MAX))
     except OverflowError:  # factor**n beyond 1.8e308, from n = 1024 on at factor 2

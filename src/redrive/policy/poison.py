@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..duration import Duration, seconds
 from .backoff import set_fields
 
-CRASHES_MAX = 10  # crashes of one life that quarantine in any case; as many are kept as evidence
+CRASHES_MAX = 10  # crashes in one life after which a message is quarantined in any case; so many are kept as evidence
 
 
 @dataclass(frozen=True, slots=True, init=False)

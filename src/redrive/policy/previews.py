@@ -12,7 +12,7 @@ from .retry import Chosen, FaultKey, Retry, checked_kind, class_names
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One retry: its delay, and its start after the first failure, for the least, mean and greatest delays."""
+    """Retry n of a preview: its delay and its start after the first failure, as least, mean and greatest."""
 
     n: int
     low_s: float
@@ -25,7 +25,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The retries of a message that keeps failing at once in the same way.
+    """The retries of a message whose every run fails at once in the same way.
 
     `retries` counts them at mean delays, `retries_least` with every delay at its greatest, `retries_most` (one step
     each) with every delay at its least. `total_s` is when the last of `retries` starts, `horizon_s` the latest time at
@@ -89,7 +89,7 @@ def _steps(chosen: Chosen, bound_s: float, limit: int) -> tuple[Step, ...]:
 def _mean(backoff: Backoff, low_s: float, high_s: float, previous_s: float | None) -> float:
     if backoff.jitter != "decorrelated":
         return (low_s + high_s) / 2
-    # The mean of min(cap, 3 * previous) is at most min(cap, 3 * mean of previous).
+    # The exact mean of min(cap, 3 * previous) is at most min(cap, 3 * mean of previous).
     return (low_s + max(low_s, min(backoff.cap, 3 * (low_s if previous_s is None else previous_s)))) / 2
 
 

@@ -57,8 +57,7 @@ class Retention(Struct, frozen=True, kw_only=True):
 
     @property
     def ack(self) -> Ack:
-        """The Ack for done messages. With a count, messages stay until newer ones replace them; an age is applied at
-        once."""
+        """The Ack for done messages. With a count, they stay until retention removes them; an age applies at once."""
         done = self.done
         return Ack(keep_ms=None if done.count is not None else done.age_ms or 0)
 

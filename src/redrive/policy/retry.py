@@ -26,7 +26,7 @@ _KEYS = "a fault kind, an exception class or its qualified name such as 'httpx.R
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The result of `Retry.choose` for one fault. `why` names the entry that applied, or the reason against a retry."""
+    """The result of `Retry.choose` for a fault. `why` names the entry that applied, or why there is no retry."""
 
     backoff: Backoff
     max_attempts: int
@@ -104,7 +104,7 @@ class Retry:
         return self.max_retry_after
 
     def choose(self, fault: Fault) -> Chosen:
-        """Return the backoff and bounds that apply to a fault, and if it is retried at all."""
+        """Return the backoff and bounds that apply to a fault, and whether the fault is retried at all."""
         return self._choose(fault.kind, fault.errors)
 
     def _choose(self, kind: str, errors: tuple[str, ...]) -> Chosen:
@@ -117,7 +117,7 @@ class Retry:
         return chosen
 
     def _match(self, kind: str, errors: tuple[str, ...], *, named: bool) -> Chosen:
-        """Choose by the class names and the kind. `named`: an enclosing entry already named the fault."""
+        """Choose by class names and kind. `named`: an entry around this policy names the fault as retryable."""
         names = (*errors, str(kind))
         match = next((name for name in names if name in self.on), None)
         entry = self.backoff if match is None else self.on[match]
@@ -146,7 +146,7 @@ class Retry:
         )
 
     def __reduce__(self) -> tuple[type[Retry], tuple[Any, ...]]:
-        # Field by field, since a read-only mapping cannot be pickled.
+        # The read-only mapping in `on` cannot be pickled, so fields are passed one by one.
         bounds = (self.max_attempts, self.max_elapsed, self.backoff, dict(self.on))
         return Retry, (*bounds, self.never, self.only, self.override, self.max_retry_after)
 
@@ -176,7 +176,7 @@ def _keys(keys: Iterable[FaultKey], what: str) -> frozenset[str]:
 
 
 def _name(key: FaultKey, what: str) -> str:
-    """The name by which faults match: the kind, or the class's qualified name, for builtins without their module."""
+    """Return the name by which faults match a key: the kind, or the qualified class name (builtins: no module)."""
     if isinstance(key, type) and issubclass(key, BaseException):
         return _qualified(key)
     if not isinstance(key, str):
@@ -195,14 +195,14 @@ def _qualified(cls: type[BaseException]) -> str:
 
 
 def class_names(error: FaultKey) -> tuple[str, ...]:
-    """Return the names that a fault of this class carries, most special first."""
+    """Return the names in `Fault.errors` of this class, most special first; of a name only the name."""
     if isinstance(error, type):
         return tuple(_qualified(cls) for cls in error.__mro__ if issubclass(cls, BaseException))
     return (_name(error, "error"),)
 
 
 def checked_kind(kind: str) -> str:
-    """Return the kind as a text. Raises ValueError for an unknown one."""
+    """Return the kind as a text. Raises ValueError for an unknown kind."""
     if kind not in KINDS:
         raise ValueError(_unknown(kind, "kind"))
     return str(kind)

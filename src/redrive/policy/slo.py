@@ -53,7 +53,7 @@ class SLO(Struct, frozen=True):
 
     @property
     def within_s(self) -> float:
-        """The time within which a message should succeed after it is due, in seconds."""
+        """The seconds after its due time within which a message should succeed."""
         return _seconds(self._parts()[1], f"the bound of SLO({self.text!r})")
 
     @property
