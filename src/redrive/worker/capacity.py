@@ -146,7 +146,7 @@ class Capacity:
             clogged -= self._flow.looking  # these were searched for unknown tasks, so known ones may wait in them
         if clogged and self._left:
             self._left.note(clogged)
-        given, asked = Counter(delivery.message.queue for delivery in deliveries), Counter[str]()
+        given, asked = Counter([delivery.message.queue for delivery in deliveries]), Counter[str]()
         for ask in asks:
             asked[ask.queue] += ask.limit
         short = {queue for queue, limit in asked.items() if given[queue] < limit}

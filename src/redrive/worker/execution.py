@@ -190,7 +190,7 @@ class InFlightExecutions:
         """Remove executions that are settled, or whose leases are lost."""
         pop, ended = self._held.pop, self._ended
         going = [execution for d in deliveries if (execution := pop(d.receipt, None)) is not None]
-        self._taken.subtract([execution.delivery.message.queue for execution in going])
+        self._taken.subtract(Counter([execution.delivery.message.queue for execution in going]))
         if ended is not None:
             for execution in going:
                 if execution.counted:
@@ -356,7 +356,10 @@ class Admission:
             admitted = [execution for execution in admitted if id(execution) not in apart]
         for limit, of_queue in groupby(admitted, key=_limit_of):
             for execution in limit.enter(list(of_queue)):
-                self._start_on_loop(execution) if execution.executor == "loop" else self._start(execution)
+                if execution.task.place == "loop" and not execution.apart:
+                    self._start_on_loop(execution)
+                else:
+                    self._start(execution)
 
     def _is_set_apart(self, execution: Execution) -> bool:
         """Return whether a suspect must run in a group of suspects, with nothing else in this process. One that runs in

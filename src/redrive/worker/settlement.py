@@ -52,7 +52,7 @@ def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
     delivery, started_s = execution.delivery, execution.started_s
     if execution.plain and started_s and execution.fault is None:
         context = execution.context
-        if (context is None or context.end() is None) and execution.complaint is None:
+        if context is None or context.end() is None:
             settlement, run_s = Settlement(delivery.receipt, execution.limit.ack), execution.finished_s - started_s
             return Outcome(settlement, delivery, run_s, None, started_s, True)
     if not started_s and execution.decision is None and execution.fault is None and not execution.over:

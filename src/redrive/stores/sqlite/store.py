@@ -20,6 +20,7 @@ from ...fault import Fault
 from ...message import (
     Ack,
     ClaimRequest,
+    Decision,
     Delivery,
     Draft,
     Exchange,
@@ -295,9 +296,14 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
 
 def _are_plain(settlements: Sequence[Settlement]) -> bool:
     """Whether all of them are acks that keep nothing."""
+    checked: Decision | None = None  # the settlements of a batch mostly share one
     for s in settlements:
         decision = s.decision
-        if type(decision) is not Ack or decision.keep_ms != 0 or s.follow_ups or s.swaps:
+        if decision is not checked:
+            if type(decision) is not Ack or decision.keep_ms != 0:
+                return False
+            checked = decision
+        if s.follow_ups or s.swaps:
             return False
     return True
 
@@ -305,34 +311,26 @@ def _are_plain(settlements: Sequence[Settlement]) -> bool:
 def _claimed(row: CompactRow, fence: int, until: int, worker: str) -> Message:
     """The claimed message. Raises Strange."""
     _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, held, body, cold = row
-    if lane is not Lane.LEASED:
-        if lane is not Lane.READY:
+    if cold is None:  # the common case, in as few steps as possible
+        content = bytes.fromhex(body)
+        if lane is Lane.READY and group is None and not held:
+            return Message(
+                id, task, queue, content, id, Lane.LEASED, priority, until, fence, attempt + 1, enqueued, life, worker,
+                producer,
+            )  # fmt: skip
+        lapsed = lane is Lane.LEASED
+        if not lapsed and lane is not Lane.READY:
             raise Strange(lane)
+        return Message(
+            id, task, queue, content, id, Lane.LEASED, priority, until, fence, attempt + (not lapsed), enqueued, life,
+            worker, producer, int(lapsed), suspect=lapsed, held_ms=held, group=group,
+        )  # fmt: skip
+    if lane is Lane.READY:
         attempt += 1
-    elif cold is not None:
+    elif lane is Lane.LEASED:
         cold.crashes += 1
         cold.crashes_alone += cold.suspect == 2
         cold.suspect = 1
-    if cold is None:  # the common case, in as few steps as possible
-        crashes = 1 if lane is Lane.LEASED else 0
-        return Message(
-            id,
-            task,
-            queue,
-            bytes.fromhex(body),
-            id,
-            Lane.LEASED,
-            priority,
-            until,
-            fence,
-            attempt,
-            enqueued,
-            life,
-            worker,
-            producer,
-            crashes,
-            suspect=lane is Lane.LEASED,
-            held_ms=held,
-            group=group,
-        )
+    else:
+        raise Strange(lane)
     return to_message((*row[:4], Lane.LEASED, priority, until, fence, attempt, *row[9:11], worker, *row[12:]))

@@ -42,7 +42,6 @@ _DEATH, _DEATH_AT = struct.Struct("<IiQB"), 480  # pid, exit code or negated sig
 _SLOT = struct.Struct("<36sIB3x")  # id, fence, state
 _CLAIMED, _STARTED, _ALONE = range(3)
 _SLOT_SIZE, _STATE_AT = _SLOT.size, 40
-_FIRST_STATE_AT = _HEADER_SIZE + _STATE_AT
 _IDENTITIES_MAX = 1000
 _TOKEN, _TOKEN_BYTES = "token", 16
 
@@ -116,14 +115,14 @@ class CrashSlots:
         name = self.worker.encode(errors="replace")
         self._map[: _HEADER.size] = _HEADER.pack(_MAGIC, boot_id().encode(), now, 0.0, now, os.getpid(), name)
         self.beat_store(now, 0.0)
-        self._free = list(range(count - 1, -1, -1))
+        self._free = [_HEADER_SIZE + slot * _SLOT_SIZE for slot in range(count - 1, -1, -1)]
 
     def take(self, messages: Sequence[Message]) -> list[int]:
-        """A slot for each message; they are claimed and not started yet. An id has 36 characters."""
+        """Return a slot for each message: its place in the file, in bytes. The messages are not started yet."""
         slots, pack, slot_map = [], _SLOT.pack_into, self._map
         for message in messages:
             slot = self._free.pop()
-            pack(slot_map, _HEADER_SIZE + slot * _SLOT_SIZE, message.id.encode(), message.fence, _CLAIMED)
+            pack(slot_map, slot, message.id.encode(), message.fence, _CLAIMED)
             slots.append(slot)
         return slots
 
@@ -131,12 +130,12 @@ class CrashSlots:
         """Mark the message as started, just before its handler is called, `alone` in the process or not. Writes one
         byte, so that a kill leaves it either set or not."""
         if slot >= 0:
-            self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _ALONE if alone else _STARTED
+            self._map[slot + _STATE_AT] = _ALONE if alone else _STARTED
 
     def give(self, slots: Sequence[int]) -> None:
         """The messages are settled."""
         for slot in slots:
-            self._map[_FIRST_STATE_AT + slot * _SLOT_SIZE] = _CLAIMED
+            self._map[slot + _STATE_AT] = _CLAIMED
         self._free += slots
 
     def beat(self, now_s: float) -> None:

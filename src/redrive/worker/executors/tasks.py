@@ -59,9 +59,10 @@ class TaskExecutor:
             enter(execution.begin(self._slots))
             if execution.deadline_s < self._watch_at_s:
                 self._watch_from(execution.deadline_s)
-            if execution.delivery.message.content != BLOB or take(execution, await self._fetched(execution)):
+            plain = execution.plain
+            if plain or execution.delivery.message.content != BLOB or take(execution, await self._fetched(execution)):
                 result = await execution.task.entry(*execution.args, **execution.kwargs)
-                if not execution.plain and execution.keeps:
+                if not plain and execution.keeps:
                     execution.keep(result)
         except BaseException as error:  # also SystemExit: it fails the message, and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
