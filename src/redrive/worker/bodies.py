@@ -13,11 +13,11 @@ from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
 from .execution import Execution, judge, unread
 
-READERS = 8  # blobs that one worker reads concurrently for async handlers
+READERS = 8  # number of blobs that one worker reads concurrently for async handlers
 
 
 class Fetched(Struct, frozen=True):
-    """The decoded arguments of a body, or the signals of why it could not be read."""
+    """The decoded arguments of a message's body, or the signals that say why the body could not be read."""
 
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
@@ -28,7 +28,8 @@ TIMED_OUT = Fetched(signals=Signals(unfetched="its body was not read from blob s
 
 
 def fetch(execution: Execution) -> Fetched:
-    """Read and decode the body. Blocks during the read, and does not change the execution, which may end meanwhile."""
+    """Read and decode the body of the execution's message, which blocks. The execution is not changed, as it may end
+    meanwhile."""
     message, store = execution.delivery.message, execution.task.app.store
     try:
         args, kwargs = execution.task.codec.decode(whole_body(store, message), message.version, raw=is_raw(message))
@@ -41,8 +42,8 @@ def fetch(execution: Execution) -> Fetched:
 
 
 def take(execution: Execution, fetched: Fetched) -> bool:
-    """Set the arguments and return True, or set the decision and return False if the handler cannot be called. Raises
-    LeaseLost if the worker has ended the execution meanwhile."""
+    """Set the execution's arguments from `fetched` and return True, or set its decision and return False if the handler
+    cannot be called. Raises LeaseLost if the worker ended the execution during the read."""
     if execution.cause == "timeout":
         fetched = TIMED_OUT
     elif execution.cause is not None:

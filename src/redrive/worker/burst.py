@@ -22,7 +22,7 @@ class Burst:
         self._flow, self._services = flow, services
 
     def is_over(self) -> bool:
-        """Return whether the burst is over, given that the worker holds no message. Raises StoreError."""
+        """Return True if the burst has ended, given that the worker holds no message. Raises StoreError."""
         self._services.look(now=True)
         if self._services.busy({*self._queues} - {*self._store.paused()}):
             return False
@@ -37,8 +37,8 @@ class Burst:
         return left > 0 and queue not in self._store.paused()
 
     def _blocked_in(self, queue: str) -> int:
-        """Return how many messages wait behind a dead one of their group. A drain does not wait for them, as a person
-        has to act first."""
+        """Return how many messages of the queue are parked behind a dead one of their group. A burst does not wait for
+        them, as a person has to act first."""
         if not self._store.traits.widths:
             return 0
         return sum(group.parked for group in self._store.groups(queue) if group.blocked_by is not None)

@@ -24,7 +24,7 @@ class RetryShares:
 
     def __init__(self, queues: Sequence[Queue]) -> None:
         self._shares = {q.name: q.retry_share for q in queues}
-        self._owed: dict[str, float] = {}  # by queue: the fraction of a retry still owed
+        self._owed: dict[str, float] = {}  # by queue: the fraction of a retry still to be requested
 
     def take(self, queue: str, limit: int) -> int:
         owed = self._owed.get(queue)
@@ -42,7 +42,7 @@ class RetryShares:
 
 
 class Capacity:
-    """The numbers of messages that one worker may hold: per queue concurrency and prefetch, in all `capacity`.
+    """The numbers of messages that one worker may hold: per queue its concurrency and prefetch, in all `capacity`.
 
     `total` bounds the messages that run at once; `prefetch` is the number beyond it that each queue, or the worker if
     there is a total, may hold; `claim_max` bounds one claim. `flow` limits the tasks to claim; `left` has those left
@@ -63,14 +63,14 @@ class Capacity:
         self._most = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
         together = sum(self._most.values())
         self.capacity = min(together, total * 2 if prefetch is None else total + prefetch)
-        self._shares = [self._most]  # by queue, the most messages it may hold; the mappings are filled in order
+        self._shares = [self._most]  # by queue, the most messages to hold; filled in order
         if any(q.weight != 1 for q in queues):
             weights = sum(q.weight for q in queues)
             self._shares.insert(0, {q.name: math.ceil(self.capacity * q.weight / weights) for q in queues})
         self._from_dry = 1 if len(queues) > 1 and self.capacity < together else BATCH_MAX
         self.taken: Counter[str] = Counter()
         self._retries = RetryShares(queues)
-        self._dry: set[str] = set()  # queues whose last claim since the last wait was short
+        self._dry: set[str] = set()  # queues that gave fewer messages than requested since the last wait
         self._clogged: frozenset[str] = frozenset()
 
     def asks(
@@ -120,7 +120,8 @@ class Capacity:
         return {name: room for name, room in rooms.items() if room > 0}
 
     def asks_to_wait(self, lease_ms: int, worker: str) -> tuple[list[ClaimRequest], float]:
-        """Return requests for what could be claimed if it were due, and the ms until flow control may allow more."""
+        """Return requests of one message for each queue with room, to wait for its due time, and the ms until flow
+        control may allow more."""
         if self.taken.total() >= self.capacity:
             return [], math.inf
         free = [name for name, most in self._most.items() if self.taken[name] < most]
@@ -141,9 +142,9 @@ class Capacity:
         return asks, wake_ms
 
     def note(self, asks: Sequence[ClaimRequest], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> set[str]:
-        """Record the claimed messages; return the queues that gave fewer than requested."""
+        """Record the claimed messages; return the queues that gave fewer messages than `asks` requested."""
         if self._flow is not None:
-            clogged -= self._flow.looking  # these were searched for unknown tasks, so known ones may wait in them
+            clogged -= self._flow.looking  # known tasks were skipped there, so it is not clogged
         if clogged and self._left:
             self._left.note(clogged)
         given, asked = Counter([delivery.message.queue for delivery in deliveries]), Counter[str]()
@@ -156,7 +157,7 @@ class Capacity:
         return short
 
     def waited(self) -> None:
-        """Reset the dry queues after a wait: any of them may have due messages again."""
+        """Clear the dry queues after a wait, as any queue may have due messages again."""
         self._dry.clear()
 
 
@@ -165,8 +166,8 @@ class WorkerLimit(Generic[T]):
 
     def __init__(self, total: int) -> None:
         self.free = total
-        self.closed = self.over = False  # `closed`: start none for now; `over`: start none any more
-        self.met_newer = False  # whether this worker claimed a message that may be of a newer release
+        self.closed = self.over = False  # `closed`: no execution may start for now; `over`: none may start ever again
+        self.met_newer = False  # True once this worker claimed a message that may be of a newer release
         self.queues: list[QueueLimit[T]] = []
         self.lock = threading.Lock()
 
@@ -175,13 +176,13 @@ class WorkerLimit(Generic[T]):
             self.closed = True
 
     def resume(self) -> list[T]:
-        """Allow starts again; return the waiting executions that start now."""
+        """Let executions start again after a pause; return the waiting ones that start now."""
         with self.lock:
             self.closed = self.over
             return self.start_waiting(self.free)
 
     def start_waiting(self, most: int) -> list[T]:
-        """Count those of the waiting as started that may start now, and return them. Call it under the lock."""
+        """Count up to `most` waiting executions that may start now as started, and return them. Hold `lock`."""
         started: list[T] = []
         while not self.closed and len(started) < most and self.free > 0 and (queue := self.next_queue()) is not None:
             queue._running += 1
@@ -190,12 +191,12 @@ class WorkerLimit(Generic[T]):
         return started
 
     def next_queue(self) -> QueueLimit[T] | None:
-        """Return the queue whose waiting execution may start next, if any. Hold the lock."""
+        """Return the queue whose waiting execution may start next, if there is one. Hold `lock`."""
         ready = [queue for queue in self.queues if queue._waiting and queue._running < queue._limit]
         return min(ready, key=lambda queue: queue._running / queue._weight, default=None)
 
     def waiting(self) -> list[T]:
-        """Return the executions of all queues that wait to start."""
+        """Return the executions of all queues that are claimed and wait to start."""
         with self.lock:
             return [execution for queue in self.queues for execution in queue._waiting]
 
@@ -218,15 +219,15 @@ class QueueLimit(Generic[T]):
         store: Any = None,
     ) -> None:
         self._limit, self._worker, self._weight = limit, worker, weight
-        self.park_ms = park_ms  # how long an unroutable message waits for a newer worker
+        self.park_ms = park_ms  # ms for which an unroutable message waits for a newer worker
         self.store = store  # the store, which knows why an encrypted message cannot be opened
-        self.ack = ack  # the queue's ack, as its retention may keep done messages
+        self.ack = ack  # the Ack for a done message; the queue's retention may keep such messages
         self._running = 0
         self._waiting: deque[T] = deque()
         worker.queues.append(self)
 
     def meet_newer(self) -> None:
-        """Note that a message of the queue may be of a newer release."""
+        """Note that this worker claimed a message that may be of a newer release."""
         self._worker.met_newer = True
 
     @property
@@ -235,12 +236,12 @@ class QueueLimit(Generic[T]):
         return self._running >= self._limit or self._worker.free <= 0
 
     def withdraw(self) -> None:
-        """Forget the executions that wait to start, as they are released."""
+        """Forget the executions of this queue that wait to start, when the worker releases them."""
         with self._worker.lock:
             self._waiting.clear()
 
     def enter(self, executions: Sequence[T]) -> Sequence[T]:
-        """Return those of `executions`, in order, that start now; the others wait until `leave` returns them."""
+        """Return the first of `executions`, as far as they start now; the others wait until `leave` returns them."""
         with self._worker.lock:
             free = 0 if self._worker.closed else max(0, min(self._limit - self._running, self._worker.free))
             started, later = executions[:free], executions[free:]
@@ -250,7 +251,7 @@ class QueueLimit(Generic[T]):
             return started
 
     def leave(self, count: int = 1) -> list[T]:
-        """Count so many executions as ended; returns those that start next, of this queue or another."""
+        """Count `count` executions of this queue as ended; return those that start instead, also of another queue."""
         worker, waiting = self._worker, self._waiting
         with worker.lock:
             self._running -= count
@@ -263,8 +264,9 @@ class QueueLimit(Generic[T]):
             return worker.start_waiting(count)
 
     def take(self, *, force: bool = False) -> bool:
-        """Count an execution that did not `enter`; return False at a limit. `force` ignores limits, for a suspect alone
-        in the process, beside which only threads that outlived their leases are counted."""
+        """Count an execution that did not `enter` as running; return False if the queue or the worker is at its limit.
+        With `force` the limits are ignored: a suspect alone in the process shares it only with threads that outlived
+        their leases."""
         with self._worker.lock:
             if not force and (self._running >= self._limit or self._worker.free <= 0):
                 return False
@@ -273,7 +275,7 @@ class QueueLimit(Generic[T]):
             return True
 
     def close(self) -> list[T]:
-        """Let no queue start any more executions; return those of this queue that never started."""
+        """Let no execution of any queue start any more; return those of this queue that never started."""
         with self._worker.lock:
             self._worker.closed = self._worker.over = True
             unstarted = list(self._waiting)

@@ -18,7 +18,7 @@ from .redrive_outcome import first_outcome
 from .settlement import Outcome
 from .telemetry.history import Counted
 
-CAUSES_MAX = 100  # crashes of one message without a known cause; a damaged row may have any number
+CAUSES_MAX = 100  # unknown causes of crashes that are listed for one message; a damaged row may claim any number
 _HELD = {
     "parked": "it waits for a worker that can run it",
     "newer": "a worker of another release knows it, and it is left to that one",
@@ -45,12 +45,12 @@ class Reporter:
             self._events.emit([event])
 
     def warn(self, name: str, text: str, about: str = "") -> None:
-        """Report a notice about the worker, and log it as a warning if no observer writes lines."""
+        """Report a notice about the worker; if no observer writes lines, log it as a warning, too."""
         self.notice(name, text, about)
         self._events.warn(f"worker {self.worker}: {text}")
 
     def settled(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
-        """Report the outcomes of these deliveries, given the store's answers."""
+        """Report these outcomes to observers and the history, given the store's answer to each settlement."""
         now_ms, every, ok = self._store.now_ms(), bool(self.observers), Settled.OK
         events = [
             None if o.plain and answer is ok and not every else fate(o, answer, now_ms, self.worker)
@@ -66,7 +66,7 @@ class Reporter:
         log_faults([each for each in fates if each.outcome in LEVELS], self._events)
 
     def crashed(self, messages: Sequence[Message], fault: Fault) -> None:
-        """Report crashed deliveries that this worker recovers: their process died while it ran them."""
+        """Report deliveries whose process crashed while it ran them, and which this worker recovers."""
         self._unsettled([_crashed(message, fault, self.worker) for message in messages])
 
     def set_aside(self, messages: Sequence[Message]) -> None:
@@ -89,7 +89,7 @@ class Reporter:
 
 
 def _why_held(message: Message, decision: RetryAt) -> str:
-    """Return why a message waits, if neither a fault nor flow control has the reason; a parked one has a fault."""
+    """Return why the message is deferred, as a text; a parked message has the reason in its last fault."""
     last = message.faults[-1] if message.faults else None
     parked = decision.why in ("parked", "newer") and last is not None and last.kind is Kind.UNROUTABLE
     if parked and last is not None:
@@ -98,14 +98,15 @@ def _why_held(message: Message, decision: RetryAt) -> str:
 
 
 def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
-    """Return the event of one settled delivery. Its `attempt` does not count a free delivery."""
+    """Return the event of one delivery that the store answered with `word`. Its `attempt` does not count a free
+    delivery."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome = "done"
     reason: str | None = None
     text: str | None = None
     delay_ms = degraded = None
     died = False
-    rare: dict[str, Any] | None = None  # fields that few events have: passing them all would slow down every message
+    rare: dict[str, Any] | None = None  # fields that few events have: passing all of them would slow down every message
     free = is_free(decision)
     match decision:
         case RetryAt():
@@ -158,7 +159,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
 
 
 def _crashes(message: Message, fault: Fault | None, *, new: bool) -> tuple[Crash | None, tuple[str, ...]]:
-    """Return the last crash and the causes of all crashes of this life. `new`: the fault's crash is not counted yet."""
+    """Return the last known crash and the causes of all crashes of this life. `new`: `fault` is not yet counted in the
+    message."""
     last = None if fault is None else fault.crash
     known = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
     if last is not None:

@@ -54,43 +54,43 @@ class Execution(Struct, gc=False, eq=False):
     delivery: Delivery
     limit: QueueLimit[Execution]
     until_s: float  # time.monotonic() at which the lease ends
-    slot: int = -1  # in the crash ledger
-    task: Any = None  # the TaskSpec; set by admission, like the arguments
+    slot: int = -1  # its slot in the crash ledger; -1: none
+    task: Any = None  # the TaskSpec; admission sets it and the arguments
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
-    plain: bool = False  # only a call of its handler and an ack are left to do, unless it fails
-    guards: tuple[LimitState, ...] = ()  # flow control sets this and the fields up to `counted`
+    plain: bool = False  # True if only a call of the handler and an ack are left to do, unless the handler fails
+    guards: tuple[LimitState, ...] = ()  # its guards; flow control sets this field up to `counted`
     refusal: Refusal | None = None
-    granted: tuple[str, ...] = ()  # the passes that flow control has granted so far
-    probes: tuple[LimitState, ...] = ()  # the guards for whose breakers it is a probe
-    counted: bool = False  # whether it takes one of its dependency's concurrent calls
-    claim: Claim | None = None  # the claim of its key; set by idempotency.py, like the next fields up to `over`
-    stored: KeyRecord | None = None  # the stored result of its key, used instead of a run
-    over: bool = False  # whether it has ended without a run
-    decision: Decision | None = None  # set if it was not admitted
+    granted: tuple[str, ...] = ()  # passes that flow control has granted to the message so far
+    probes: tuple[LimitState, ...] = ()  # those of `guards` whose half-open breakers it probes
+    counted: bool = False  # True if it takes one of its dependency's concurrent calls
+    claim: Claim | None = None  # the claim of its key; idempotency.py sets this field up to `over`
+    stored: KeyRecord | None = None  # the stored record of its idempotency key, whose result replaces a run
+    over: bool = False  # True if it has ended without a run
+    decision: Decision | None = None  # set if the message was not admitted
     unroutable: Signals | None = None  # set if the message may be of a newer release
-    fault: Fault | None = None  # how it failed, or why it was not admitted
-    result: bytes | None = None  # the encoded return value, if it is kept
-    complaint: str | None = None  # why the return value cannot be kept
+    fault: Fault | None = None  # how the handler failed, or why the message was not admitted
+    result: bytes | None = None  # the encoded return value of the handler, if it is kept
+    complaint: str | None = None  # why the handler's return value cannot be kept
     started_s: float = 0.0
     finished_s: float = 0.0
-    deadline_s: float = 0.0  # time.monotonic() when its timeout ends, once it has started
-    settling: bool = False  # its settlement goes with the next exchange
+    deadline_s: float = 0.0  # time.monotonic() at which the timeout of the started handler ends
+    settling: bool = False  # True if its settlement goes with the next exchange
     context: Context | None = None
     cause: str | None = None
-    alone: bool = False  # whether nothing else runs in this process meanwhile, and the store knows that
-    crash: Crash | None = None  # the worker's evidence about the earlier lease that expired
-    company: int = 1  # for a suspect: how many may run in one process with it, itself included
-    apart: bool = False  # whether it is a suspect that runs in a child process, whatever its task declares
-    handle: Any = None  # the asyncio task, if it is one; cleared at the end, as no collector frees the cycle
+    alone: bool = False  # True if nothing else runs in this process meanwhile, and the store has recorded that
+    crash: Crash | None = None  # this worker's evidence about the message's earlier lease, which expired
+    company: int = 1  # for a suspect: how many executions may run in one process with it, itself included
+    apart: bool = False  # True if it is a suspect that runs in a child process, whatever its task declares
+    handle: Any = None  # its asyncio task, if it has one; cleared at the end, as no collector frees the cycle
 
     def begin(self, slots: CrashSlots | None, make: Callable[..., Context] = Context) -> Context:
-        """Mark the message as started, so that a crash of this process counts against it; return its Context, which
-        `make` creates.
+        """Mark the message as started, so that a crash of this process counts against the message; return the
+        execution's Context, which `make` creates.
 
         Raises LeaseLost if the execution was ended or its lease expired while it waited, as another worker may run it.
         """
-        # Set before reading `cause`: a thread that releases the execution first sets `cause`, then reads this.
+        # Set before `cause` is read: a thread that releases the execution first sets `cause`, then reads `started_s`.
         now = self.started_s = time.monotonic()
         if self.cause is not None or now >= self.until_s:
             self.started_s, self.cause = 0.0, self.cause or "lease"
@@ -106,11 +106,11 @@ class Execution(Struct, gc=False, eq=False):
 
     @property
     def keeps(self) -> bool:
-        """True if the result is kept, with the message or its idempotency key."""
+        """True if the handler's result is kept, with the message or its idempotency key."""
         return self.delivery.message.keep_ms > 0 or self.claim is not None
 
     def keep(self, result: Any) -> None:
-        """Encode the handler's result at once, as its objects may change later."""
+        """Encode the handler's result before its objects can change; set `complaint` if it cannot be kept."""
         extras = None if self.context is None else self.context._extras
         if result is None and extras is not None:
             result = extras.partial
@@ -127,17 +127,17 @@ class Execution(Struct, gc=False, eq=False):
 
     @property
     def seats(self) -> int:
-        """The most executions that may run in one child process, if this one is among them."""
+        """The most executions that may run in one child process together, this one included."""
         return self.company if self.apart else 1
 
     @property
     def executor(self) -> ExecutorName:
-        """The executor that runs it: loop, thread or process."""
+        """The name of the executor that runs this execution: loop, thread or process."""
         executor: ExecutorName = "process" if self.apart else self.task.place
         return executor
 
     def end(self, cause: str) -> None:
-        """Ask the handler to stop; the first cause stays. If it is an asyncio task, call this on the event loop's
+        """Ask the handler to stop, for this cause or an earlier one. If it is an asyncio task, call this on the loop's
         thread."""
         if self.cause is not None or self.finished_s:
             return
@@ -160,17 +160,17 @@ class InFlightExecutions:
     ) -> None:
         self._held: dict[Receipt, Execution] = {}
         self._taken, self._slots, self._ended = taken, slots, ended
-        self.claimed = 0  # the number of all executions so far
+        self.claimed = 0  # the number of executions added so far
 
     def __len__(self) -> int:
         return len(self._held)
 
     def all(self) -> list[Execution]:
-        """Return a copy of the current executions."""
+        """Return a list of the executions held now."""
         return list(self._held.values())
 
     def add(self, executions: Sequence[Execution]) -> None:
-        """Add executions, each with a slot."""
+        """Add executions to those held, count them as taken, and give each a slot in the ledger."""
         held = self._held
         for execution in executions:
             held[execution.delivery.receipt] = execution
@@ -182,12 +182,12 @@ class InFlightExecutions:
         self._taken.update([execution.delivery.message.queue for execution in executions])
 
     def still(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Return those of `executions` that are still held."""
+        """Return those of `executions` whose leases the worker still holds."""
         held = self._held
         return [execution for execution in executions if execution.delivery.receipt in held]
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
-        """Remove executions that are settled, or whose leases are lost."""
+        """Stop holding the executions of these deliveries, which are settled or whose leases are lost."""
         pop, ended = self._held.pop, self._ended
         going = [execution for d in deliveries if (execution := pop(d.receipt, None)) is not None]
         self._taken.subtract(Counter([execution.delivery.message.queue for execution in going]))
@@ -200,7 +200,7 @@ class InFlightExecutions:
 
 
 def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms: int) -> bool:
-    """Set the task and the arguments and return True, or set the decision and the fault and return False."""
+    """Set the execution's task and arguments and return True, or set its decision and fault and return False."""
     message = execution.delivery.message
     task = tasks.get(message.task)
     if task is not None and execution.task is None and execution.refusal is None and _is_plain(message, task):
@@ -219,10 +219,10 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms:
         task = None
     elif execution.task is None and has_nothing(execution, task):
         return False
-    elif execution.task is None:  # else its body was read already
+    elif execution.task is None:  # if the task is set, a claim of the idempotency key has read the body already
         try:
             execution.task = task
-            # The handler's thread reads a blob, and a child process decodes what it runs.
+            # The handler's thread reads a blob, and a child process decodes the bodies that it runs.
             if message.content != BLOB and task.isolation is None:
                 execution.args, execution.kwargs = task.codec.decode(
                     message.body, message.version, raw=message.content == RAW
@@ -233,8 +233,8 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms:
 
 
 def _is_plain(message: Message, task: TaskSpec) -> bool:
-    """Whether only a call of the handler and an ack are left to do, unless it fails: the body is JSON of this release,
-    and nothing that `decide.admit` or a settlement looks at has happened to the message yet."""
+    """Return True if only a call of the handler and an ack are left to do, unless the handler fails: the body is JSON
+    of this release, and nothing that `decide.admit` or a settlement checks has happened to the message yet."""
     return not (
         message.content != JSON
         or message.version > task.version
@@ -251,7 +251,7 @@ def _is_plain(message: Message, task: TaskSpec) -> bool:
 
 def unread(error: Unreadable, execution: Execution) -> Signals:
     """Return the signals of a body that cannot be decoded. Unknown arguments may come from a newer producer, so the
-    message waits for a newer worker, as one with a newer version does."""
+    message waits for a newer worker."""
     if isinstance(error, KeyMissing):
         return Signals(locked=str(error))
     if isinstance(error, Tampered):
@@ -263,13 +263,13 @@ def unread(error: Unreadable, execution: Execution) -> Signals:
 
 def _closed(execution: Execution, message: Message) -> Signals:
     """Return the signals of a message that is still encrypted."""
-    from ..crypto import why_closed  # needs the extra package `cryptography`
+    from ..crypto import why_closed  # imported here, as it needs the extra package `cryptography`
 
     return unread(why_closed(execution.limit.store, message), execution)
 
 
 def has_nothing(execution: Execution, task: TaskSpec) -> bool:
-    """If the body has no content for the handler, decide that the message is done and return True."""
+    """If the body has nothing for the handler, decide that the message is done, and return True."""
     message = execution.delivery.message
     if message.content != RAW or not task.codec.has_nothing(message.body):
         return False
@@ -278,17 +278,17 @@ def has_nothing(execution: Execution, task: TaskSpec) -> bool:
 
 
 def may_run(message: Message, tasks: Mapping[str, TaskSpec], now_ms: int) -> bool:
-    """Return whether nothing in the message prevents a run; messages that will not run take no keys and tokens."""
+    """Return True if nothing in the message prevents a run; without a run it takes no idempotency key and no tokens."""
     task = tasks.get(message.task)
     if task is None or message.version > task.version or is_closed(message):
         return False
     if not (message.crashes or message.faults or message.cancel or message.deadline_ms):
-        return True  # a fast path for most messages
+        return True  # a fast path, taken by most messages
     return isinstance(admit(message, task.policy, NO_SIGNALS, now_ms), Admitted)
 
 
 def judge(execution: Execution, signals: Signals, now_ms: int) -> bool:
-    """Return whether `decide.admit` admits the execution; if not, set its decision and fault."""
+    """Return True if `decide.admit` admits the execution; if not, set its decision and fault."""
     message, policy = execution.delivery.message, _NO_POLICY if execution.task is None else execution.task.policy
     decision = admit(message, policy, signals, now_ms)
     if isinstance(decision, Admitted):
@@ -345,7 +345,8 @@ class Admission:
         self._set_apart = set_apart
 
     def admit(self, executions: Sequence[Execution]) -> None:
-        """Admit executions, and start them in order as far as the limits of their queues allow."""
+        """Admit executions; start the admitted ones in order within the limits of their queues, but set
+        suspects apart."""
         admitted = self._admit(executions)
         if len(admitted) < len(executions):
             self._finish([execution for execution in executions if execution.decision is not None])
@@ -362,10 +363,11 @@ class Admission:
                     self._start(execution)
 
     def _is_set_apart(self, execution: Execution) -> bool:
-        """Return whether a suspect must run in a group of suspects, with nothing else in this process. One that runs in
-        a child process need not, unless it has killed more than a child."""
+        """Return True if a suspect must run in a group of suspects, with nothing else in this process; set its company,
+        and `apart` if a child process can run it. Only a message that `escapes` needs a group in spite of a child
+        process."""
         message = execution.delivery.message
-        # On SQS each crash costs a receive, and a queue may allow no more receives than a conviction needs.
+        # On SQS each crash costs one of the receives that the queue allows, so a conviction must need fewer.
         few = not self._store.traits.releases
         alone_from = min(ALONE_FROM, execution.task.policy.crashes_alone_max) if few else ALONE_FROM
         execution.company = company_of(message, self._total, alone_from=alone_from)

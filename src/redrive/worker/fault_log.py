@@ -22,14 +22,14 @@ from ..fault import stand_in
 from ..redact import one_line, redact, shown_traceback
 
 NAME = "redrive"
-TEXT_MAX = 500  # characters of a fault's text in a record
+TEXT_MAX = 500  # characters of a fault's text that a record contains
 _RETRY, _CRASH = "failed and runs again in %s (attempt %s): %s", "crashed its process and runs again (crash %s): %s"
 _FIGURES = ("outcome", "id", "task", "queue", "attempt", "crashes", "redrives", "delay_ms", "fault", "error", "reason",
             "fingerprint", "correlation_id", "worker")  # fmt: skip
 LEVELS = {"retry": logging.WARNING, "crashed": logging.WARNING, "dead": logging.ERROR, "quarantined": logging.ERROR}
 
 
-_name = lru_cache(maxsize=4_096)(redact)  # cached, as the same tasks, queues and errors come again and again
+_name = lru_cache(maxsize=4_096)(redact)  # cached, as the same names of tasks, queues and errors occur again and again
 
 
 def log_faults(fates: Sequence[DeliveryEvent], events: Events) -> None:
@@ -73,8 +73,8 @@ def _record(
 
 
 def _traceback(fate: DeliveryEvent, shown: str) -> str:
-    """Return the fault's traceback without secrets; `shown` is its text without them. The lines above the text are
-    equal each time, so secrets in them are searched once."""
+    """Return the fault's traceback without secrets; `shown` is its text without them. The lines above the text are the
+    same for each such fault, so they are searched once."""
     whole, text = (fate.traceback or "").rstrip("\n"), fate.text or ""
     if not whole:
         return f"{_name(fate.error or '')}: {shown}"
@@ -90,9 +90,6 @@ def _message(fate: DeliveryEvent, text: str) -> tuple[str, tuple[Any, ...]]:
             return _CRASH, (fate.crashes, why)
         case _:
             return f"is {fate.outcome}, %s (attempt %s): %s", (fate.reason, fate.attempt, why)
-
-
-# -- once per stream
 
 
 class Once(logging.Filter):
@@ -114,12 +111,12 @@ def _writes_to(handler: logging.Handler, stream: IO[str]) -> bool:
 
 
 def _is_heard(logger: logging.Logger, streams: Sequence[IO[str]]) -> bool:
-    """Return whether a logging handler would write a record to another stream than these."""
+    """Return True if a logging handler would write the logger's records to another stream than these."""
     return any(not any(_writes_to(handler, stream) for stream in streams) for handler in _handlers(logger))
 
 
 def _is_bare(logger: logging.Logger) -> bool:
-    """Return whether no logger of the program has a handler; one of a web server counts, too."""
+    """Return True if no logger of the program has a handler; a handler of a web server's logger counts, too."""
     if any(handler is not logging.lastResort for handler in _handlers(logger)):
         return False
     return not any(
@@ -137,7 +134,7 @@ def _leave_out(logger: logging.Logger) -> None:
 
 
 def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
-    """Yield the handlers that get the logger's records."""
+    """Yield the handlers that get the logger's records, also those of its parents."""
     any_handler = False
     at: logging.Logger | None = logger
     while at is not None:

@@ -24,17 +24,17 @@ from .execution import Execution, InFlightExecutions
 from .executors.tasks import TaskExecutor
 from .executors.threads import ThreadExecutor
 
-LEASES = 1 / 3  # the share of a lease without progress that counts as a hang
-LEAST_S = 1.0  # and the least seconds, for short leases
-LOOK_S = 0.25  # seconds between two checks, at least
-PAUSED_S = 2.0  # a store thread without a check for so long was stopped itself, or waited for its store
-FRAMES_MAX = 20  # innermost frames of a stack that are reported
-_HANDLERS = (TaskExecutor._run.__code__, ThreadExecutor._run.__code__)  # the functions that call a handler
+LEASES = 1 / 3  # the share of a lease for which nothing may progress until that counts as a hang
+LEAST_S = 1.0  # the same in seconds at least, for short leases
+LOOK_S = 0.25  # the least seconds between two checks
+PAUSED_S = 2.0  # if the store thread made no check for so many seconds, it was stopped itself, or waited for its store
+FRAMES_MAX = 20  # innermost frames of a stack that a report includes
+_HANDLERS = (TaskExecutor._run.__code__, ThreadExecutor._run.__code__)  # the code of the functions that call a handler
 
 
 class Hang(Struct, frozen=True):
     """A hang since `since_s` (time.monotonic()): the queues that cannot run, the execution that blocks them, if known,
-    how many others do, and the stack of its thread. `more` is -1 if the event loop hangs."""
+    how many `more` do (-1 if the event loop hangs), and the stack of its thread."""
 
     since_s: float
     queues: frozenset[str]
@@ -44,11 +44,11 @@ class Hang(Struct, frozen=True):
 
     @property
     def task(self) -> str:
-        """The task of the blocking execution; empty if unknown."""
+        """The name of the blocking execution's task; empty if that execution is unknown."""
         return "" if self.execution is None else self.execution.delivery.message.task
 
     def record(self, now_s: float, now_ms: int) -> Hung:
-        """Return the hang for the worker's record, given both clocks."""
+        """Return the hang as the worker's record shows it, given the time of both clocks."""
         return Hung(
             since_ms=now_ms - round((now_s - self.since_s) * 1000),
             queues=tuple(sorted(self.queues)),
@@ -60,14 +60,14 @@ class Hang(Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """The line that the handler executes, as `tasks.py:12 in roll`; empty if unknown."""
+        """The line at which the blocking handler is, as `tasks.py:12 in roll`; empty if unknown."""
         if not self.stack:
             return ""
         frame = self.stack[0]
         return f"{frame.filename.rpartition('/')[2]}:{frame.lineno} in {frame.name}"
 
     def text(self, now_s: float, returned: int) -> str:
-        """Return a description with the number of messages that were released, and the stack."""
+        """Return a description with the number of messages `returned` to the queue, and the stack."""
         for_ = show(round(now_s - self.since_s))
         by = "" if self.execution is None else _named(self.execution)
         if self.more < 0:
@@ -108,9 +108,9 @@ class Hangs:
         self._loop, self._thread = loop, threading.get_ident()
 
     def look(self, now_s: float) -> Hang | None:
-        """Return the current hang, if any."""
+        """Check for a hang at `now_s`; return and keep it as `hang`, None if nothing hangs."""
         if now_s - self._looked_s > PAUSED_S:
-            self._awake_s = now_s  # the loop may have stopped with this thread: measure its silence from now
+            self._awake_s = now_s  # the loop may have stopped, too: its silence counts from now
         self._looked_s, self.due_s = now_s, now_s + LOOK_S
         self.hang = self._of_loop(now_s) or self._of_queues(now_s)
         return self.hang
@@ -125,12 +125,12 @@ class Hangs:
         return Hang(turned_s, frozenset(self._limits), self._current(), -1, _stack_of(self._thread))
 
     def _current(self) -> Execution | None:
-        """Return the execution that the loop runs."""
+        """Return the execution whose task the event loop runs now, if any."""
         task = None if self._loop is None else asyncio.current_task(self._loop)
         return next((each for each in self._in_flight.all() if task is not None and each.handle is task), None)
 
     def _of_queues(self, now_s: float) -> Hang | None:
-        """Return the queues in which no execution can begin, as no running one will end by itself."""
+        """Return a hang of the queues in which no execution can begin, as no running one will end by itself."""
         full = {name for name, limit in self._limits.items() if limit.is_full}
         if not full:
             return None
@@ -156,13 +156,13 @@ class Hangs:
 
 
 def unbegun(executions: Sequence[Execution]) -> list[Execution]:
-    """Return the executions that have not begun, and prevent them from beginning."""
+    """Return those of the executions that have not begun, and prevent them from beginning."""
     result = []
     for each in executions:
         if each.started_s or each.settling or each.over or each.decision is not None or each.cause is not None:
             continue
         each.cause = "hang"
-        if each.started_s:  # it began just now, and may not have seen the cause
+        if each.started_s:  # the execution began just now, and may not have seen the cause
             each.cause = None
         else:
             result.append(each)
@@ -170,14 +170,14 @@ def unbegun(executions: Sequence[Execution]) -> list[Execution]:
 
 
 def _stack_of(thread: int) -> Sequence[traceback.FrameSummary]:
-    """Return the stack of a thread from its handler on; the whole stack if it runs no handler."""
+    """Return the stack of a thread from its handler's frame on; the whole stack without a handler."""
     frames = list(_frames(sys._current_frames().get(thread)))
     handler = next((n for n, frame in enumerate(frames) if frame.f_code in _HANDLERS), len(frames))
     return _summary(frames[:handler] or frames)
 
 
 def _stack_of_execution(execution: Execution) -> Sequence[traceback.FrameSummary]:
-    """Return the stack of the thread that runs an execution, from its handler on."""
+    """Return the stack of the thread or coroutine that runs an execution, from the handler's frame on."""
     for frame in sys._current_frames().values():
         frames = list(_frames(frame))
         for n, each in enumerate(frames):
@@ -188,12 +188,12 @@ def _stack_of_execution(execution: Execution) -> Sequence[traceback.FrameSummary
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield the frames of a stack, the innermost first."""
+    """Yield this frame and its callers, so the innermost frame first."""
     while frame is not None:
         yield frame
         frame = frame.f_back
 
 
 def _summary(frames: Sequence[FrameType]) -> Sequence[traceback.FrameSummary]:
-    """Return frames as in tracebacks, the innermost last."""
+    """Return the frames, given innermost first, in the order of tracebacks: innermost last."""
     return traceback.StackSummary.extract((frame, frame.f_lineno) for frame in reversed(frames[:FRAMES_MAX]))

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ..store import Store
     from ..task import TaskSpec
 
-AGAIN_MS = 1_000  # ms until a message is retried whose key could not be read
+AGAIN_MS = 1_000  # ms after which a message is retried if its key could not be read
 
 
 class KeyClaims:
-    """The idempotency keys of one worker's messages. The claim of a key holds for the task's timeout, plus grace (which
-    a handler may take beyond it) and lease (until it starts, or the claim is renewed)."""
+    """The idempotency keys of one worker's messages. A claim of a key holds for the task's timeout, plus grace (which a
+    handler may take beyond it) and lease (until it starts, or the claim is renewed)."""
 
     def __init__(self, tasks: Mapping[str, TaskSpec], store: Store, grace_s: float, lease_s: float) -> None:
         self._tasks, self._store = tasks, store
@@ -43,8 +43,8 @@ class KeyClaims:
         return any(task.idempotency is not None for task in self._tasks.values())
 
     def claim(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Claim the keys of these executions; return those that may run, in order. The others get a stored result, a
-        refusal, a decision or a fault."""
+        """Claim the keys of these executions; return those that may run, in order. Each other one gets a stored result,
+        a refusal, a decision or a fault."""
         now_ms = self._store.now_ms()
         asking = [
             (execution, w)
@@ -54,7 +54,7 @@ class KeyClaims:
         if asking:
             try:
                 answers = acquire(self._store, [w for _, w in asking], now_ms)
-            except StoreError as error:  # claims that were written belong to these messages, which are retried
+            except StoreError as error:  # claims that were written are found by the retries
                 for execution, _ in asking:
                     reason = Deferral("idempotency", f"the store failed: {error}"[:200])
                     execution.refusal = Refusal(now_ms + AGAIN_MS, reason)
@@ -90,12 +90,12 @@ class KeyClaims:
         return lost
 
     def _left_ms(self, claim: Claim, now_ms: int) -> int:
-        """Return by how many ms the claim outlasts one that is made now; negative if it ends before."""
+        """Return how many ms later the claim ends than a claim that is made now; negative if it ends earlier."""
         return claim.record.until_ms - now_ms - claim.wanted.hold_ms
 
     def look_committed(self, executions: Sequence[Execution]) -> None:
-        """Read which executions have committed their key: their handlers completed it themselves, or died before they
-        could report it."""
+        """Note the executions whose key is committed: the handler itself completed it, and may have died before it
+        could report that."""
         claims = [
             execution.claim
             for execution in executions
@@ -108,16 +108,14 @@ class KeyClaims:
             record = records[claim.wanted.cell]
             claim.done = record if is_completed(claim, record) else None
 
-    # -- one run
-
     def _asks(self, execution: Execution, now_ms: int) -> bool:
-        """Return whether the task has a key, and nothing else prevents a run."""
+        """Return True if the execution's task has an idempotency key, and nothing else prevents a run."""
         message = execution.delivery.message
         task = self._tasks.get(message.task)
         return task is not None and task.idempotency is not None and may_run(message, self._tasks, now_ms)
 
     def _wanted(self, execution: Execution, now_ms: int) -> KeyRequest | None:
-        """Return the request for the key; None if the execution has ended without one."""
+        """Return the request for the execution's key; None if the execution has ended without one."""
         message = execution.delivery.message
         task = execution.task = self._tasks[message.task]
         if has_nothing(execution, task):
@@ -125,7 +123,7 @@ class KeyClaims:
             return None
         args, kwargs = execution.args, execution.kwargs
         if message.content == BLOB:
-            fetched = fetch(execution)  # read again when it runs, as bodies of claimed messages would fill the memory
+            fetched = fetch(execution)  # read again for the run, as claimed bodies would fill the memory
             if fetched.signals is not NO_SIGNALS:
                 execution.over = not judge(execution, fetched.signals, now_ms)
                 return None
@@ -166,5 +164,5 @@ class KeyClaims:
 
 
 def _died(execution: Execution) -> bool:
-    """Return whether its child process died, also if the worker killed it."""
+    """Return True if the execution's child process died, even because the worker killed it."""
     return execution.fault is not None and execution.fault.error == "ProcessDied"

@@ -11,8 +11,8 @@ from .crash.ledger import CrashSlots, hold
 
 
 class Identity(NamedTuple):
-    """A worker's name and ledger. `slots` is None if it cannot be stored, which `complaint` explains, or is not
-    needed."""
+    """A worker's name and ledger. `slots` is None if the ledger is not needed, or cannot be stored (`complaint` says
+    why)."""
 
     name: str
     slots: CrashSlots | None = None
@@ -20,7 +20,7 @@ class Identity(NamedTuple):
 
 
 def identity(store: Store, name: str | None) -> Identity:
-    """Lock an identity of this machine. Raises Refused as `hold` does."""
+    """Lock an identity in the store's directory, or return one without a ledger. Raises Refused as `hold` does."""
     why = "there is no directory for it"
     if store.state_dir is not None:
         try:
@@ -34,5 +34,5 @@ def identity(store: Store, name: str | None) -> Identity:
         f"this worker keeps no record of what it starts: {why}; should it be killed, its leases run out and all that "
         "it held counts a crash, and should it hang, its parent does not see it; set REDRIVE_STATE_DIR to a directory"
     )
-    # No worker recovers its leases, so the name only has to be unique.
+    # No worker recovers leases under this name, so it only has to be unique.
     return Identity(f"{os.uname().nodename}.{secrets.token_hex(5)}/{name or 'worker'}", None, complaint)

@@ -19,7 +19,7 @@ from .execution import Execution, InFlightExecutions
 from .idempotency import KeyClaims
 from .outage import Outage
 
-KILL_MS = 3_600_000  # how long a request to kill is stored
+KILL_MS = 3_600_000  # ms for which a request to kill is stored
 BEAT_EVERY_S = 0.25  # seconds between two signs of life of the store thread
 
 
@@ -47,17 +47,17 @@ class LeaseRenewals:
         self._store, self._in_flight, self._keys, self._slots, self._loop = store, in_flight, keys, slots, loop
         self._outage, self._reporter, self._lease_s, self._grace_s = outage, reporter, lease_s, grace_s
         self._to_mark: deque[tuple[Execution, Callable[[LeaseStatus], None]]] = deque()
-        self._busy_until_s = 0.0  # the end of the last timeout of running messages
+        self._busy_until_s = 0.0  # time.monotonic() at which the last running timeout ends
         self.due_s = 0.0  # time.monotonic() at which to call `beat` next
-        self.renew_s = 0.0  # and at which to renew the leases next
+        self.renew_s = 0.0  # time.monotonic() at which to renew the leases next
         self.draining = False
 
     def beat(self, now_s: float) -> None:
-        """Renew leases if due, and show the supervisor that the store thread is not waiting for the store."""
+        """Renew the leases and mark suspects if due, and record that the store does not block the store thread."""
         renew = now_s >= self.renew_s
         if renew:
             self.renew_s = now_s + self._lease_s / 3
-        self.due_s = min(now_s + BEAT_EVERY_S, self.renew_s)  # first, as `mark_soon` may set it to 0 at any time
+        self.due_s = min(now_s + BEAT_EVERY_S, self.renew_s)  # first, as another thread may set it to 0 (`mark_soon`)
         if renew:
             self._renew(now_s)
         if self._slots is not None:
@@ -66,7 +66,7 @@ class LeaseRenewals:
             self._mark_alone()
 
     def _renew(self, now_s: float) -> None:
-        """Renew every lease, but none beyond its timeout and grace."""
+        """Renew every lease, but not beyond the end of the execution's timeout and grace."""
         groups: dict[int, list[Execution]] = {}
         self._busy_until_s = 0.0
         for execution in self._in_flight.all():
@@ -85,7 +85,7 @@ class LeaseRenewals:
                     return
 
     def renew_soon(self) -> None:
-        """Renew with the next `beat`, as the store could not be reached when it was due."""
+        """Let the next `beat` renew the leases: the store could not be reached when the renewal was due."""
         self.due_s = self.renew_s = 0.0
 
     def _renew_keys(self) -> None:
@@ -127,18 +127,16 @@ class LeaseRenewals:
         return True
 
     def _kill_asked(self, executions: Sequence[Execution]) -> None:
-        """Kill the child processes of executions for which a person requested that."""
+        """Kill the child process of each execution for which a person requested that."""
         try:
             cells = self._store.cells.read([kill_cell(execution.delivery.message.id) for execution in executions])
-        except StoreError as error:  # the next renewal tries again
+        except StoreError as error:  # the next renewal reads the requests again
             self._outage.failed(error)
             return
         for execution, cell in zip(executions, cells, strict=True):
             if cell is not None and execution.context is not None:
                 execution.cause = execution.cause or "cancel"
                 execution.context.stop("kill")
-
-    # -- suspects that run alone
 
     def mark_soon(self, execution: Execution, then: Callable[[LeaseStatus], None]) -> None:
         """Let the store thread mark this execution as running alone, then call `then` on the event loop's thread with
@@ -163,19 +161,17 @@ class LeaseRenewals:
                 self.lose(execution)
             self._loop.call_soon_threadsafe(then, status)
 
-    # -- leases that are lost
-
     def lose(self, execution: Execution) -> None:
         """Drop an execution whose lease is lost, and ask its handler to stop."""
         if execution.settling:
-            return  # its settlement was sent, and will be refused as stale
+            return  # the settlement was sent already, and the store will refuse it as stale
         self._in_flight.remove([execution.delivery])
         self._loop.call_soon_threadsafe(execution.end, "lease")
         self._reporter.lost(execution.delivery.message)
 
     def lose_earlier(self, id: str) -> Crash | None:
-        """End this worker's own earlier execution of a message whose lease expired; return the evidence of its crash.
-        The ledger still has it as started, so a kill would count a second crash."""
+        """Stop holding an earlier execution of this message, whose lease expired; return the evidence of its crash. The
+        ledger still has it as started, so a kill would count a second crash."""
         crash = None
         for execution in [execution for execution in self._in_flight.all() if execution.delivery.message.id == id]:
             crash = self._evidence(execution)

@@ -14,12 +14,12 @@ from ..store import Store
 from .services import Service
 
 EVERY_S = 60.0
-MOST = 1000  # messages of a lane per call, as in Store.retain
+MOST = 1000  # the most messages of a lane that one call of Store.retain deletes
 NOTICE = "aws_requests"
 
 
 class RetentionSweep(Service):
-    """Deletes messages beyond the retention of these queues, and reports their number by `notice(name, text)`."""
+    """Deletes messages beyond the retention of these queues, and reports how many by `notice(name, text)`."""
 
     def __init__(self, queues: Sequence[Queue], store: Store, notice: Callable[[str, str], None]) -> None:
         self._queues = [q for q in queues if q.retention != Retention()]
@@ -27,7 +27,7 @@ class RetentionSweep(Service):
         self._next_s = 0.0 if self._queues else math.inf
 
     def look(self, *, now: bool = False) -> None:
-        """Sweep once a minute; more often if there is more to delete. Raises StoreError."""
+        """Delete messages once a minute; at the next call if there are more. Raises StoreError."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -40,7 +40,8 @@ class RetentionSweep(Service):
                 self._notice("removed", f"{done} done and {dead} dead messages of queue {queue.name}, by its retention")
 
     def finish(self) -> None:
-        """Delete all such messages now, as the next worker may start much later. Raises StoreError."""
+        """Delete all messages beyond their retention now, as the next worker may start much later. Raises
+        StoreError."""
         if self._queues:
             self._next_s = 0.0
         while time.monotonic() >= self._next_s:
@@ -48,7 +49,7 @@ class RetentionSweep(Service):
 
 
 class RequestMeter(Service):
-    """Reports the rise of `store.usage()`; does nothing for a store without usage."""
+    """Reports by how much `store.usage()` rose; does nothing if the store counts no usage."""
 
     def __init__(self, store: Store, notice: Notify) -> None:
         self._store, self._notice = store, notice
@@ -63,7 +64,7 @@ class RequestMeter(Service):
             self.close()
 
     def close(self) -> None:
-        """Report the rise since the last report."""
+        """Report by how much the usage rose since the last report."""
         usage = self._store.usage()
         if usage is None:
             return

@@ -18,7 +18,7 @@ Handler = Callable[..., Any]
 
 
 class Opener:
-    """A checked wrap of `app.wrap`: its generator function, and whether that is async."""
+    """A checked wrap of `app.wrap`: its generator function, and `is_async` if that is async."""
 
     def __init__(self, wrap: Any) -> None:
         self.name = getattr(wrap, "__qualname__", None) or repr(wrap)
@@ -39,7 +39,7 @@ class Opener:
             ) from None
 
     def refuse(self, task: str) -> None:
-        """Raise ConfigError, as an async wrap cannot run around the sync handler of this task."""
+        """Raise ConfigError if this wrap is async, as an async wrap cannot run around the sync handler of `task`."""
         if self.is_async:
             raise ConfigError(
                 f"wrap {self.name} is async, and cannot run around the sync handler of task {task!r}, which has a "
@@ -48,7 +48,7 @@ class Opener:
 
 
 def around(handler: Handler, is_async: bool, openers: Sequence[Opener]) -> Handler:
-    """Return the handler with wraps around it, the first one outermost."""
+    """Return the handler with these wraps around it, the first one outermost."""
     for opener in reversed(openers):
         around_one = (_async_in_async if opener.is_async else _sync_in_async) if is_async else _sync_in_sync
         handler = around_one(opener, handler)
@@ -56,7 +56,7 @@ def around(handler: Handler, is_async: bool, openers: Sequence[Opener]) -> Handl
 
 
 def traced(handler: Handler, is_async: bool, tracing: Tracing) -> Handler:
-    """Return the handler within the span of its run. It must be outermost, as wraps belong to the run."""
+    """Return the handler within the span of its run. Call this last, as the span includes the wraps."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         made = context()
@@ -122,14 +122,11 @@ def _async_in_async(opener: Opener, inner: Handler) -> Handler:
 
 
 def refuse_coroutine(result: Any) -> Any:
-    """Return the result of a sync handler. Raises TypeError for a coroutine, which has not run."""
+    """Return the result of a sync handler. Raises TypeError if the result is a coroutine, which has not run."""
     if inspect.iscoroutine(result):  # from a plain function around an async one
         result.close()
         raise TypeError("the handler returned a coroutine instead of running it; declare it with async def")
     return result
-
-
-# -- the steps of one wrap: up to its yield, and on from there in one of two ways
 
 
 def _begin(opener: Opener) -> Iterator[None]:
@@ -147,11 +144,11 @@ def _finish(opener: Opener, steps: Iterator[None], result: Any) -> None:
 
 
 def _fail(steps: Any, error: BaseException) -> None:
-    """Raise the handler's failure in the wrap, and ignore what the wrap raises."""
+    """Raise the handler's failure in the wrap, and ignore all that the wrap raises."""
     traceback = error.__traceback__
     with contextlib.suppress(BaseException):
         steps.throw(error)
-        steps.close()  # it caught the failure and yielded again
+        steps.close()  # the wrap caught the failure and yielded again
     error.__traceback__ = traceback
 
 

@@ -13,20 +13,20 @@ import time
 from ..errors import StoreError
 from ..events import Notify
 
-PAUSE_S = (0.05, 2.0)  # the first and the longest pause, in seconds
-HEADWAY_S = 0.25  # seconds after a write of ours in which writes of others that waited get through
-SLOW_S = 1.0  # a write that took longer counts as an outage
-BACK_WITHIN_S = PAUSE_S[1] + 0.5  # seconds in which other workers notice the end of an outage
-RENEWS_MS = 2000  # a lease that expired so soon after a write of ours could have been renewed then
+PAUSE_S = (0.05, 2.0)  # the first and the longest pause after a failure of the store, in seconds
+HEADWAY_S = 0.25  # seconds after a write of this worker in which waiting writes of other workers succeed
+SLOW_S = 1.0  # seconds: a write that took longer counts as an outage
+BACK_WITHIN_S = PAUSE_S[1] + 0.5  # seconds in which every other worker notices the end of an outage
+RENEWS_MS = 2000  # a lease that expired less than so many ms after a write of this worker could still have been renewed
 RENEWS_SHARE = 0.6  # the share of a lease that bounds RENEWS_MS: holders renew after a third of it
 
 
 class Outage:
-    """Sleeps after each failure of the store, twice as long each time; reports the start and the end of an outage."""
+    """Sleeps after each failure of the store, each time twice as long; reports the start and the end of an outage."""
 
     def __init__(self, notice: Notify, lease_s: float) -> None:
         self._notice, self._renews_ms = notice, min(RENEWS_MS, int(lease_s * 1000 * RENEWS_SHARE))
-        self.pause_s = 0.0  # 0 while the store works
+        self.pause_s = 0.0  # the last pause, in seconds; 0 while the store works
         self.wrote_s = self._before_s = self._last_s = time.monotonic()
         self._silent_s = lease_s / 3
 
@@ -38,7 +38,7 @@ class Outage:
         time.sleep(self.pause_s)
 
     def wrote(self, sent_s: float) -> bool:
-        """Note that a write sent at `sent_s` succeeded; return whether it ended an outage."""
+        """Note that a write sent at `sent_s` succeeded; return True if it ended an outage."""
         self.wrote_s = now_s = time.monotonic()
         if self.pause_s:
             self.pause_s = 0.0
@@ -53,16 +53,16 @@ class Outage:
         return False
 
     def _away(self, now_s: float) -> None:
-        """Note an outage until now, so that earlier writes do not count as chances to renew."""
+        """Note that an outage ended at `now_s`, so that earlier writes do not count as chances to renew."""
         self._last_s = now_s + BACK_WITHIN_S - HEADWAY_S
 
     def lapsed_by_ms(self, store_ms: int) -> int:
-        """Return the latest expiry of leases that this worker may claim; `store_ms` is the store's time."""
+        """Return the latest expiry of leases that this worker may claim; `store_ms` is the store's time now."""
         now_s = time.monotonic()
         written_s = self._last_s if now_s - self._last_s >= HEADWAY_S else self._before_s
         return store_ms - int((now_s - written_s) * 1000) + self._renews_ms
 
     @property
     def is_silent(self) -> bool:
-        """Return whether no write of this worker has succeeded for so long that renewals are overdue."""
+        """True if no write of this worker has succeeded for so long that its renewals are overdue."""
         return time.monotonic() - self.wrote_s > self._silent_s

@@ -50,35 +50,36 @@ class Pipeline:
         self._flow, self._keys, self._reporter = flow, keys, reporter
         self.has_keys = keys is not None
         self._large_bodies = store.large_bodies
-        self._texts = store.box is None  # whether texts of faults may be written unencrypted
+        self._texts = store.box is None  # True if texts of faults may be written unencrypted
 
     def note_claims(self, asks: Sequence[ClaimRequest], short: set[str], settled: bool) -> None:
-        """Record which queues gave less than flow control allowed, so that a burst knows its end."""
+        """Record the tasks without due messages: claims from `short` queues gave too few, and no `settled` one enqueued
+        more."""
         if self._flow is not None:
             self._flow.claims.note(asks, short, settled)
 
     def reserve(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Claim the idempotency keys and the permits of flow control. Returns those that are over without a run, such
-        as duplicates. Others may have a refusal, which `admit` obeys."""
+        """Claim the idempotency keys and the permits of flow control. Returns the executions that are over without a
+        run, such as duplicates. Others may get a refusal, which `admit` obeys."""
         asking = executions if self._keys is None else self._keys.claim(executions)
         if self._flow is not None:
             self._flow.admit(asking)  # after the keys: a duplicate takes no permit
         return [] if self._keys is None else [execution for execution in executions if execution.over]
 
     def admit(self, executions: Sequence[Execution]) -> list[Execution]:
-        """Set the task and the arguments of those that may run, and return them. The others have a decision."""
+        """Set the task and the arguments of executions that may run, and return these; the others get a decision."""
         now_ms, tasks = self._store.now_ms(), self._tasks
         return [execution for execution in executions if admit_execution(execution, tasks, now_ms)]
 
     def look_committed(self, executions: Sequence[Execution]) -> None:
-        """Read which handlers have completed their idempotency keys themselves. Call it before `decide`. Raises
+        """Read which handlers have completed their idempotency keys themselves. Call this before `decide`. Raises
         StoreError."""
         if self._keys is not None:
             self._keys.look_committed(executions)
 
     def decide(self, executions: Sequence[Execution], now_ms: int) -> list[Outcome]:
-        """Decide what follows for executions that ended or were not admitted, and make their settlements. The large
-        bodies of their follow-ups go to blob storage."""
+        """Decide what follows for executions that ended or were not admitted; return their outcomes. The large bodies
+        of follow-ups go to blob storage."""
         flow, worker = self._flow, self._worker
         outcomes = []
         for execution in executions:
@@ -96,7 +97,7 @@ class Pipeline:
         return outcomes
 
     def settlements(self, outcomes: Sequence[Outcome]) -> list[Settlement]:
-        """The settlements for the store, with the outcomes that redrive runs wait for."""
+        """Return the settlements for the store, with the redrive outcomes of messages that a redrive run moved."""
         now_ms = self._store.now_ms()
         return [
             o.settlement
@@ -106,15 +107,15 @@ class Pipeline:
         ]
 
     def refuse(self, result: Outcome, error: EnqueueError | StoreError) -> Outcome:
-        """The outcome that replaces one whose follow-ups the store refused: its handler has failed."""
+        """Return the outcome that replaces one whose follow-ups the store refused: its handler has failed."""
         task = self._tasks[result.delivery.message.task]
         return refused(result, error, task, self._store.now_ms(), self._worker)
 
     def report(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
-        """Count and report what became of these, given the store's answers."""
+        """Count and report these outcomes, given the store's answer to each."""
         self._reporter.settled(outcomes, answers)
 
     def tick(self) -> None:
-        """Write what flow control has seen, a few times a second."""
+        """Write the evidence of flow control, a few times a second."""
         if self._flow is not None:
             self._flow.tick()

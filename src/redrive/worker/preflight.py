@@ -21,7 +21,7 @@ _LIKENESS = 0.75  # the least likeness at which an undeclared name may be meant 
 
 
 def preflight(app: Registry, store: Store, queues: Iterable[str]) -> None:
-    """Raise Refused, with the fix, if the store does not support this app's tasks on these queues."""
+    """Raise Refused, with the fix, if the store does not support the tasks of `app` on these queues."""
     if store.traits.read_only:
         raise Refused(f"a worker cannot work here: {store.traits.read_only}; run it as a user who may write")
     refused = store.preflight(works(app, queues))
@@ -39,14 +39,14 @@ def check_sizes(concurrency: int | None, prefetch: int | None, suspect_processes
 
 
 def lease_seconds(lease: Duration) -> float:
-    """Return the lease in seconds. Raises ConfigError unless it is positive."""
+    """Return the lease in seconds. Raises ConfigError unless the lease is positive."""
     if (lease_s := seconds(lease, "lease")) <= 0:
         raise ConfigError(f"lease={lease!r}: expected more than 0")
     return lease_s
 
 
 def advice(app: Registry, store: Store) -> list[str]:
-    """Return the store's objections to this app's tasks on their queues, and the doubts."""
+    """Return the store's objections to the tasks of `app` on their queues, and doubtful settings of the app."""
     named = {task.queue for task in app.tasks.values()} | set(app.queues)
     return [*store.preflight(works(app, sorted(named)), advise=True), *doubts(app)]
 
@@ -79,14 +79,14 @@ def unmatched(app: Registry, of: str | None = None) -> list[str]:
 
 
 def works(app: Registry, queues: Iterable[str]) -> Iterator[Work]:
-    """Yield a Work for each of the app's tasks on these queues, and one without a task for a queue without tasks."""
+    """Yield a Work for each task of the app on these queues; for a queue without tasks, a Work without a task."""
     for queue in queues:
         mine = [work_of(app, task) for task in app.tasks.values() if task.queue == queue]
         yield from mine or [Work(queue=queue)]
 
 
 def work_of(app: Registry, task: TaskSpec) -> Work:
-    """Return a task as a Work, with the longest times that its faults may cause."""
+    """Return a task as a Work, with the longest wait of its retries and the longest time until its last one."""
     retry = task.policy.retry
     shown = list(_previews(retry))
     return Work(
@@ -108,7 +108,7 @@ def _previews(retry: Retry) -> Iterator[Preview]:
 
 
 def _longest_s(shown: Preview, retry: Retry) -> float:
-    """Return the longest backoff or requested wait in seconds; max_elapsed bounds both."""
+    """Return the longest backoff of the preview or requested wait in seconds; max_elapsed bounds both."""
     if not shown.steps:
         return 0.0
     bound_s = inf if shown.chosen.max_elapsed_s is None else shown.chosen.max_elapsed_s

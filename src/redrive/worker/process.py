@@ -16,8 +16,8 @@ YOUNG_OBJECTS_MAX = 20_000
 
 
 def run(worker: Worker) -> None:
-    """Run a worker on an event loop of its own until it is done. SIGTERM or SIGINT lets it drain; the second one,
-    release at once.
+    """Run a worker on an event loop of its own until it is done. The first SIGTERM or SIGINT lets it drain; the second
+    makes it release its messages at once.
 
     Under a supervisor, only that decides when to release: a service manager signals the whole group, and one signal
     must not count as two.
@@ -58,7 +58,7 @@ def _collecting_less() -> Iterator[None]:
     """Collect garbage less often. A batch creates about eight thousand objects that live until it is settled. With
     Python's threshold, 700, the collector would search them a dozen times in vain: a tenth of a busy worker's time."""
     young, *older = before = gc.get_threshold()
-    if 0 < young < YOUNG_OBJECTS_MAX:  # 0 means that collection is turned off
+    if 0 < young < YOUNG_OBJECTS_MAX:  # 0 means that the collector is turned off
         gc.set_threshold(YOUNG_OBJECTS_MAX, *older)
     try:
         yield
@@ -75,8 +75,8 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _cut_off(loop: asyncio.AbstractEventLoop) -> None:
-    """Close the loop as `asyncio.run` does, but without waiting for ever for a coroutine that ignores its cancellation,
-    or for a thread of the loop's executor."""
+    """Close the loop as `asyncio.run` does, but wait only UNWIND_S for coroutines that ignore their cancellation, and
+    not for threads of the loop's executor."""
     left = asyncio.all_tasks(loop)
     for task in left:
         task.cancel()

@@ -12,13 +12,13 @@ from msgspec import Struct
 from ..fault import Fault
 from ..message import SEALED, Ack, Decision, Message, RetryAt, Settlement, Swap
 
-KEPT_MS = 90 * 86_400_000  # how long an outcome is stored if no redrive run counts it
+KEPT_MS = 90 * 86_400_000  # ms for which an outcome is stored if no redrive run counts it
 TEXT_MAX = 200
 DONE, FAILED = "done", "failed"
 
 
 class RedriveOutcome(Struct, frozen=True, array_like=True):
-    """The redrive outcome of a message: done or failed, and the fault."""
+    """The redrive outcome of a message: `done` or `failed`, and the fault if it failed."""
 
     outcome: str
     kind: str = ""
@@ -29,12 +29,12 @@ class RedriveOutcome(Struct, frozen=True, array_like=True):
 
 
 def cell_of(run: str, id: str) -> str:
-    """Return the key of the cell with this message's outcome in that redrive run."""
+    """Return the key of the cell with the outcome of message `id` in redrive run `run`."""
     return f"run/{run}/v/{id}"
 
 
 def decode(value: bytes) -> RedriveOutcome:
-    """Decode the outcome in a cell."""
+    """Decode a redrive outcome from the value of its cell."""
     return msgspec.json.decode(value, type=RedriveOutcome)
 
 
@@ -53,14 +53,14 @@ def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, 
 
 
 def first_outcome(message: Message, decision: Decision) -> str | None:
-    """Return how the first counted run of a life ended, done or failed; None if this is not that run."""
+    """Return how the first counted run of the message's life ended, done or failed; None if this was not that run."""
     if message.attempt > 1 or (isinstance(decision, RetryAt) and (decision.crashed or not decision.counts)):
         return None
     return DONE if isinstance(decision, Ack) else FAILED
 
 
 def of_dead(message: Message) -> RedriveOutcome:
-    """Return the outcome of a dead message that has no recorded one."""
+    """Return the redrive outcome of a dead message that has no recorded one, from its last fault."""
     at_ms = message.rested_ms or 0
     if not message.faults:
         return RedriveOutcome(FAILED, message.reason or "", at_ms=at_ms)
@@ -70,8 +70,8 @@ def of_dead(message: Message) -> RedriveOutcome:
 
 
 def swap_of_dead(message: Message) -> Swap | None:
-    """Return the swap with the outcome of a message that died without a settlement. Write it before anyone can redrive
-    the message."""
+    """Return the swap with the redrive outcome of a message that died without a settlement, if a redrive run moved it.
+    Write it before anyone can redrive the message."""
     if message.run is None:
         return None
     return Swap(cell_of(message.run, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)

@@ -18,24 +18,24 @@ class Service:
     """
 
     def begin(self) -> None:
-        """Start. Called once, when the worker starts."""
+        """Start the work. Called once, when the worker starts."""
 
     def look(self, *, now: bool = False) -> None:
-        """Do the work that is due; with `now`, check for work even if no check is due. May raise StoreError."""
+        """Do the work that is due; with `now`, check for work even between two checks. May raise StoreError."""
 
     def busy(self, queues: Collection[str]) -> bool:
-        """Return whether a burst worker of these queues has to wait for it."""
+        """Return True if a burst worker of these queues has to wait for this service."""
         return False
 
     def carried(self) -> Sequence[str]:
-        """Return the ids of the redrive runs that it carries out. Thread-safe."""
+        """Return the ids of the redrive runs that this service carries out. Thread-safe."""
         return ()
 
     def finish(self) -> None:
-        """Do all work now, at the end of a burst. May raise StoreError."""
+        """Do all work that is left, at the end of a burst. May raise StoreError."""
 
     def close(self) -> None:
-        """Stop, at the end of the worker."""
+        """Stop the work, at the end of the worker."""
 
 
 #: Creates a service, given the worker's name and the function that reports a notice.
@@ -43,7 +43,7 @@ MakeService = Callable[[str, Notify], Service]
 
 
 class Services:
-    """The services of one worker. `failed` handles errors of the store."""
+    """The services of one worker. `failed` is called with each error of the store."""
 
     def __init__(self, services: Sequence[Service], failed: Callable[[StoreError], None]) -> None:
         self._services, self._failed = services, failed
@@ -63,7 +63,7 @@ class Services:
                 self._failed(error)
 
     def busy(self, queues: Collection[str]) -> bool:
-        """Return whether a burst worker of these queues has to wait for a service."""
+        """Return True if a burst worker of these queues has to wait for one of the services."""
         return any(service.busy(queues) for service in self._services)
 
     def carried(self) -> list[str]:
@@ -71,7 +71,7 @@ class Services:
         return [id for service in self._services for id in service.carried()]
 
     def finish(self) -> None:
-        """Let each service do all its work now."""
+        """Let each service do all work that it has left."""
         for service in self._services:
             try:
                 service.finish()

@@ -30,25 +30,26 @@ from ..store import LargeBodies
 from ..task import TaskSpec
 from .execution import Execution
 
-ERROR_MAX = 500  # characters of the header with the fault, for an on_dead task
+ERROR_MAX = 500  # characters of the fault in the header of an on_dead task's message
 _DIE_LATER_MS = 30_000
 _DEFAULT = Policy()
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """A settlement, with facts for observers. `plain`: the handler returned in the first life of the message, without a
-    crash before, and the settlement is an ack with nothing else to write. Most outcomes are plain."""
+    """A settlement, with facts for observers. `plain`: the handler returned in the first life of the message, without
+    an earlier crash, and the settlement is an ack and nothing else. Most outcomes are plain."""
 
     settlement: Settlement
     delivery: Delivery
     run_s: float | None = None
-    duplicate_of: str | None = None  # the message whose run completed the idempotency key
+    duplicate_of: str | None = None  # the id of the message whose run completed the idempotency key
     started_s: float = 0.0  # time.monotonic() at the start of the handler; 0.0 if it did not start
     plain: bool = False
 
 
 def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
-    """Return the outcome of an execution that ended or was not admitted; it ends the idempotency key, too."""
+    """Return the outcome of an execution that ended or was not admitted; it completes or frees the idempotency key,
+    too."""
     delivery, started_s = execution.delivery, execution.started_s
     if execution.plain and started_s and execution.fault is None:
         context = execution.context
@@ -56,7 +57,7 @@ def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
             settlement, run_s = Settlement(delivery.receipt, execution.limit.ack), execution.finished_s - started_s
             return Outcome(settlement, delivery, run_s, None, started_s, True)
     if not started_s and execution.decision is None and execution.fault is None and not execution.over:
-        return released(execution, now_ms)  # it never began: an ack would lose its message
+        return released(execution, now_ms)  # the handler never began, so an ack would lose the message
     result = (
         _outcome(execution, now_ms, worker)
         if execution.claim is None
@@ -70,8 +71,8 @@ def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
 
 
 def _unrecorded(message: Message, known: Crash | None, now_ms: int) -> Fault | None:
-    """Return the evidence of an expired lease, if the faults have room for it and no worker recovered the lease, for
-    example because its host died."""
+    """Return the evidence of an expired lease (`known`: this worker's), if the faults have room for it and no worker
+    recovered the lease, for example because its host died."""
     known_crashes = [f.crash for f in message.faults if f.crash is not None and f.at_ms >= message.life_ms]
     if len(known_crashes) >= min(message.crashes, FAULTS_KEPT_EACH_END):
         return None
@@ -97,7 +98,7 @@ def _outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
 
 
 def _with_run(fault: Fault, run_s: float | None) -> Fault:
-    """Return the fault with the duration of the handler."""
+    """Return the fault with the duration of the handler's run added."""
     ran_ms = round(run_s * 1000) if run_s else 0
     return replace(fault, ran_ms=ran_ms) if ran_ms else fault
 
@@ -111,7 +112,8 @@ def _done(execution: Execution, extras: Extras | None) -> Settlement:
 
 
 def _as_before(execution: Execution, record: KeyRecord, run_s: float | None) -> Outcome:
-    """Return the outcome of a duplicate: done, with the stored result. Its follow-ups were written with the key."""
+    """Return a duplicate's outcome: done, with the result in its key's `record`, which was written with the
+    follow-ups."""
     ack, asked_ms = execution.limit.ack, execution.delivery.message.keep_ms
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
     result = record.result if asked_ms else None
@@ -121,7 +123,7 @@ def _as_before(execution: Execution, record: KeyRecord, run_s: float | None) -> 
 
 def _with_key(execution: Execution, claim: Claim, now_ms: int, worker: str) -> Outcome:
     """Return the outcome of an execution with a key: an ack completes the key, other decisions free it. If the handler
-    has completed it in a transaction with its follow-ups, the message is done however the handler ended."""
+    has completed the key in a transaction with its follow-ups, the message is done however it ended."""
     if claim.done is not None:
         execution.stored = claim.done
         return _outcome(execution, now_ms, worker)
@@ -135,7 +137,7 @@ def _with_key(execution: Execution, claim: Claim, now_ms: int, worker: str) -> O
 
 
 def deposited(o: Outcome, large: LargeBodies, task: TaskSpec, now_ms: Callable[[], int], worker: str) -> Outcome:
-    """Put large bodies of follow-ups in blob storage; if that fails, return the outcome of a failed handler."""
+    """Put the large bodies of follow-ups in blob storage; if that fails, return the outcome of a failed handler."""
     try:
         follow_ups = tuple(large.deposit(o.settlement.follow_ups))
     except (EnqueueError, StoreError) as error:
@@ -144,7 +146,7 @@ def deposited(o: Outcome, large: LargeBodies, task: TaskSpec, now_ms: Callable[[
 
 
 def refused(o: Outcome, error: EnqueueError | StoreError, task: TaskSpec, now_ms: int, worker: str) -> Outcome:
-    """Return the outcome that replaces one whose follow-ups the store refuses: the handler has failed."""
+    """Return the outcome that replaces one whose follow-ups the store refused: a handler that returned has failed."""
     if not isinstance(o.settlement.decision, Ack):
         if isinstance(error, StoreError) and not isinstance(error, Unsupported):  # a death waits for its follow-ups
             again = RetryAt.deferred(now_ms + _DIE_LATER_MS, "held")
@@ -152,12 +154,12 @@ def refused(o: Outcome, error: EnqueueError | StoreError, task: TaskSpec, now_ms
         return replace(o, settlement=replace(o.settlement, follow_ups=()))
     failed = _failed(o.delivery.message, _with_run(classify(error), o.run_s), task.policy, now_ms)
     settlement = _settlement(o.delivery, *failed, task, now_ms, worker)
-    freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # to free keys instead
+    freed = tuple(releasing(swap.key, swap.version) for swap in o.settlement.swaps)  # free the keys instead
     return replace(o, settlement=replace(settlement, swaps=freed))
 
 
 def _failed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
-    """Return the decision about a fault, and the fault to keep with the message."""
+    """Return the decision about a handler's fault, and the fault to store with the message."""
     try:
         return _decided(message, fault, policy, now_ms)
     except Exception as error:  # a bug in a custom delay or override must not lose the message or the worker
@@ -169,7 +171,7 @@ def _failed(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tupl
 def _decided(message: Message, fault: Fault, policy: Policy, now_ms: int) -> tuple[Decision, Fault | None]:
     decision = decide(message, fault, policy, now_ms)
     if isinstance(decision, RetryAt) and not decision.counts:
-        return decision, None  # a snooze or an interruption is not a failure
+        return decision, None  # a snooze or an interruption stores no fault
     sum_ms = tried_ms(message, fault, policy.retry, now_ms)
     return decision, replace(fault, tried_ms=sum_ms) if sum_ms else fault
 
@@ -178,7 +180,7 @@ def released(execution: Execution, now_ms: int) -> Outcome:
     """Release an execution that never started, or that the end of the worker interrupted: uncounted, due at once. One
     that never started keeps its due time, and so its place in the queue."""
     claim = execution.claim
-    # A started handler may still be running, so its key is kept; this message gets it back at once.
+    # The key of a started handler stays claimed, as it may still be running; a repeat of this message gets it.
     freed = () if claim is None or execution.started_s else (claim.releasing(),)
     due_ms = now_ms if execution.started_s else min(now_ms, execution.delivery.due_ms or now_ms)
     again = RetryAt.released(due_ms, "interrupted")
@@ -201,9 +203,9 @@ def _settlement(
 def _compensation(
     message: Message, decision: DeadLetter | Quarantine, fault: Fault | None, task: TaskSpec | None
 ) -> tuple[Draft, ...]:
-    """Return the message that `on_dead=` enqueues at a death: the same body, for another task."""
+    """Return the message, if any, that the task's `on_dead=` enqueues: the same body, for another task."""
     if task is None or task.on_dead is None or message.cancel or decision.reason == "unroutable":
-        return ()  # a newer worker may know the task, so the death may not be final
+        return ()  # not for an unroutable message: a newer worker may know the task, so the death may not be final
     error = decision.why if fault is None else f"{fault.error}: {fault.text}"
     dead = {"id": message.id, "reason": decision.reason, "error": error[:ERROR_MAX].replace("\0", "")}
     other = task.app.tasks[task.on_dead]
@@ -224,7 +226,7 @@ def _compensation(
 
 
 def first_due_ms(delivery: Delivery) -> int:
-    """Return when the message was first due in its present life, without the time for which flow control deferred its
+    """Return when the message was first due in its present life, less the time for which flow control deferred its
     first run."""
     message = delivery.message
     for fault in message.faults:
@@ -236,12 +238,12 @@ def first_due_ms(delivery: Delivery) -> int:
 
 
 def fault_of(execution: Execution, error: BaseException) -> Fault:
-    """Classify how a handler ended: by its own failure, its timeout, or the worker's request."""
+    """Classify the `error` with which a handler ended: its own failure, its timeout, or the worker's request."""
     if isinstance(error, CancelledError | Cancelled | LeaseLost | TimeoutError) and execution.cause is not None:
         if execution.cause == "timeout":
             return classify(_timed_out(execution, error))
         return Fault(Kind.INTERRUPTED, type(error).__name__, f"the worker ended it: {execution.cause}")
-    if isinstance(error, CancelledError):  # the handler's own coroutine cancelled itself
+    if isinstance(error, CancelledError):  # the handler's own coroutine raised it, without a request to stop
         text = "the handler ended with CancelledError, though it was not asked to stop"
         return classify(RuntimeError(text).with_traceback(error.__traceback__))
     return classify(error, execution.task.rules)

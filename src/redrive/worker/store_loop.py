@@ -34,8 +34,8 @@ from .rollout.pauses import TaskPauses
 from .services import Services
 from .settlement import Outcome, released
 
-LEFT_S = 0.05  # seconds to wait if all due messages have expired leases that are left to their holders
-WAKE_EVERY_S = 1.0  # the longest sleep of the store thread, so that its supervisor sees that the store answers
+LEFT_S = 0.05  # seconds to wait if the only due messages have expired leases that are left to their holders
+WAKE_EVERY_S = 1.0  # longest sleep of the store thread, so that its supervisor sees beats
 
 
 class FinishedExecutions:
@@ -44,10 +44,10 @@ class FinishedExecutions:
     def __init__(self, nudge: Callable[[], None]) -> None:
         self._nudge = nudge
         self.executions: deque[Execution] = deque()
-        self.waiting = False  # whether the store thread sleeps, or is about to
+        self.waiting = False  # True if the store thread sleeps, or is about to
 
     def add(self, executions: Sequence[Execution]) -> None:
-        """Add ended executions, and wake the store thread."""
+        """Add ended executions, and wake the store thread if it sleeps. Thread-safe."""
         self.executions.extend(executions)
         if self.waiting:
             self._nudge()
@@ -92,17 +92,17 @@ class StoreLoop:
         self._services, self._burst, self._newer = services, burst, newer
         self._pauses, self._hangs = pauses, hangs
         self._outage, self._reporter, self._cleaner = outage, reporter, cleaner
-        self._trips = trips  # durations of the exchanges
+        self._trips = trips  # receives the duration of each exchange, in seconds
         self._lease_ms = int(lease_s * 1000)
         self._outcomes: list[Outcome] = []
         self._lapsed_by_ms: int | None = None
-        self._hurried = False  # whether the last wait ended at once
-        self._left = False  # and the claim after it was empty: there may be expired leases that it skipped
+        self._hurried = False  # True if the last wait ended at once
+        self._left = False  # True if the claim after that wait was empty: it may have skipped expired leases
         self.draining = False
         self.grace_over = threading.Event()
 
     def turn(self) -> bool:
-        """Work one batch, or sleep; return True when the work is over."""
+        """Settle and claim one batch, or sleep; return True when the worker's work is over."""
         if self.draining:
             self._release_unstarted()
             self._store.quiesce()
@@ -117,23 +117,21 @@ class StoreLoop:
             self._wait()
         return False
 
-    # -- claim
-
     @property
     def _closed(self) -> bool:
-        """Return whether nothing may be claimed: the worker drains, or suspects need the process for themselves."""
+        """True if nothing may be claimed: the worker drains, or suspects need the process for themselves."""
         return self.draining or self._suspects.holding_since_s > 0
 
     def _claims(self) -> list[ClaimRequest]:
         if self._closed:
             return []
         leaving = [o.delivery.message.queue for o in self._outcomes]
-        if self._store.traits.releases:  # SQS manages leases itself
+        if self._store.traits.releases:  # SQS hands out leases itself
             self._lapsed_by_ms = self._outage.lapsed_by_ms(self._store.now_ms())
         return self._capacity.asks(leaving, self._lease_ms, self._name, self._lapsed_by_ms)
 
     def _hold(self, deliveries: Sequence[Delivery], until_s: float) -> None:
-        """Hold new deliveries until they are settled, and pass those that may run to admission, on the event loop."""
+        """Hold new deliveries until they are settled, and let the event loop admit those that may run."""
         executions = []
         for delivery in deliveries:
             message = delivery.message
@@ -146,10 +144,8 @@ class StoreLoop:
             executions = [execution for execution in executions if not execution.over]
         self._loop.call_soon_threadsafe(self._admission.admit, executions)
 
-    # -- classify and decide
-
     def _decide_finished(self) -> None:
-        """Decide what follows for executions that ended."""
+        """Decide what follows for executions that ended; the outcomes go with the next exchange."""
         finished = self._finished.executions
         if not finished:
             return
@@ -160,7 +156,7 @@ class StoreLoop:
             return
         deciding = []
         for execution in self._in_flight.still(executions):
-            if not execution.settling:  # else it was released meanwhile
+            if not execution.settling:  # if it is settling, it was released meanwhile
                 execution.settling = True
                 deciding.append(execution)
         self._outcomes += self._pipeline.decide(deciding, self._store.now_ms())
@@ -174,13 +170,13 @@ class StoreLoop:
                 self._newer.decide(self._in_flight.still(executions))
         except StoreError as error:
             if self.grace_over.is_set():
-                raise  # handled as a failed settlement
+                raise  # the caller handles it as a failed settlement
             self._outage.failed(error)
             return False
         return True
 
     def _release_unstarted(self) -> None:
-        """While draining, release executions that have not started and, after the grace, running ones, too."""
+        """While draining, release the executions that have not started and, after the grace, also the running ones."""
         now_ms = self._store.now_ms()
         unstarted = [execution for limit in self._limits.values() for execution in limit.close()]
         unstarted += self._suspects.close()
@@ -196,13 +192,11 @@ class StoreLoop:
                 execution.settling = True
                 self._outcomes.append(released(execution, now_ms))
 
-    # -- settle
-
     def _exchange(self, asks: list[ClaimRequest]) -> None:
         outcomes, before_s = self._outcomes, time.monotonic()
         try:
             result = self._store.exchange(self._pipeline.settlements(outcomes), asks)
-        except Unsupported as error:  # a follow-up asks for what this store does not support, such as a unique key
+        except Unsupported as error:  # a follow-up uses what this store does not support, such as a unique key
             if any(o.settlement.follow_ups for o in outcomes):
                 self._settle_one_by_one(outcomes)
             else:
@@ -211,7 +205,7 @@ class StoreLoop:
         except StoreError as error:
             self._not_settled(error)
             return
-        except EnqueueError:  # one of the follow-ups can never be stored
+        except EnqueueError:  # the store can never accept one of the follow-ups
             self._settle_one_by_one(outcomes)
             return
         self._trips.append(time.monotonic() - before_s)
@@ -231,14 +225,14 @@ class StoreLoop:
             self._hold(result.deliveries, before_s + self._lease_s)
 
     def _not_settled(self, error: StoreError) -> None:
-        """Keep unsettled outcomes for the next exchange, and pause."""
+        """Pause after a failed exchange, whose outcomes stay for the next one; raise `error` if the grace is over."""
         if self.grace_over.is_set():
             raise error  # the next worker with this identity recovers the unsettled messages
         self._outage.failed(error)
 
     def _settle_one_by_one(self, outcomes: Sequence[Outcome]) -> None:
-        """Settle outcomes with follow-ups one by one, so that a refused one affects no other. The rest, and the
-        replacements of refused ones, go with the next exchange."""
+        """Settle outcomes with follow-ups one by one, so that a refused one affects no other. All other outcomes, and
+        the replacements of refused ones, go with the next exchange."""
         left = [o for o in outcomes if not o.settlement.follow_ups]
         for o in [o for o in outcomes if o.settlement.follow_ups]:
             try:
@@ -252,15 +246,13 @@ class StoreLoop:
         self._outcomes = left
 
     def _settled(self, outcomes: Sequence[Outcome], answers: Sequence[Any]) -> None:
-        """Drop settled executions, and report them."""
+        """Stop holding the executions of settled outcomes, and report them with the store's answers."""
         if not outcomes:
             return
         self._in_flight.remove([o.delivery for o in outcomes])
         if self._cleaner is not None:
             self._cleaner.settled([o.delivery.message for o in outcomes if isinstance(o.settlement.decision, Ack)])
         self._pipeline.report(outcomes, answers)
-
-    # -- between exchanges
 
     def _tend(self) -> None:
         """Renew leases, and run services and flow control, if due."""
@@ -274,7 +266,7 @@ class StoreLoop:
         self._pipeline.tick()
 
     def _look_for_hangs(self, now_s: float) -> None:
-        """While the event loop or a queue hangs, release messages that cannot begin, and claim no more of them."""
+        """While the event loop or a queue hangs, release its messages that cannot begin, and claim no more from it."""
         before, hang = self._hangs.hang, self._hangs.look(now_s)
         if hang is before:
             return
@@ -296,7 +288,7 @@ class StoreLoop:
 
     def _wait(self) -> None:
         self._finished.waiting = True
-        if not self._finished.executions:  # checked after the flag is set: what finishes from here on nudges the store
+        if not self._finished.executions:  # after the flag is set: what finishes from here on nudges the store
             no_claims: tuple[list[ClaimRequest], float] = ([], math.inf)
             asks, wake_ms = no_claims if self._closed else self._capacity.asks_to_wait(self._lease_ms, self._name)
             if self._left:

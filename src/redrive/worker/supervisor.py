@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 PARENT_FD = "REDRIVE_PARENT_FD"
 DRAIN, RELEASE = b"d", b"r"
-HUNG_AFTER_S = 10.0  # the least seconds without a sign of life; a lease if that is longer
-END_AFTER_S = 5.0  # seconds for a child to end after its grace, or after a release
-RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pauses in seconds before the restart of a child that keeps dying young
+HUNG_AFTER_S = 10.0  # seconds without a sign of life after which a child counts as hung; a lease if that is longer
+END_AFTER_S = 5.0  # seconds in which a child has to end after its grace, or after a release
+RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds of pause before each restart in a row of a child that died young
 YOUNG_S = 10.0
-AT_WORK_MAX = 9  # successive deaths at work that cost no pause: as many as a conviction needs
+AT_WORK_MAX = 9  # deaths at work in a row without a pause: as many as a conviction needs
 LOOK_EVERY_S = 0.5
 STOPPED_S = 1.0  # seconds for which a stopped process may lock all others out of the store
-PAUSED_S = 4 * LOOK_EVERY_S  # a supervisor without a check for so long was stopped itself, perhaps with its machine
+PAUSED_S = 4 * LOOK_EVERY_S  # a supervisor without a check for so long was itself stopped
 _USAGE, _REFUSED = 2, 4  # exit codes after which a restart would end in the same way
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 
@@ -53,20 +53,20 @@ class _Child:
         self.born_s = time.monotonic()
         self.died_young = died_young
         self.hung = False
-        self.waits = False  # it reported a long wait for its store
+        self.waits = False  # True once it is reported that the child waits for its store
 
     def ask(self, what: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
             os.write(self._pipe, what)
 
     def kill(self) -> None:
-        """Kill the process without Popen, which would reap it and lose its status for `reap`."""
+        """Kill the child's process without Popen, which would reap it and lose its status for `reap`."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGKILL)
 
     def reap(self) -> WorkerDeath | None:
-        """Return how the process ended, and its peak memory; None while it lives."""
+        """Reap the child's process if it has ended, and return its exit code and peak memory; None while it lives."""
         pid, status, used = os.wait4(self.process.pid, os.WNOHANG)
         if not pid:
             return None
@@ -94,16 +94,16 @@ class Supervisor:
     ) -> None:
         self._argv, self._state_dir, self._lock_file = list(argv), state_dir, lock_file
         self._hung_after_s, self._grace_s, self._end_after_s = max(hung_after_s, lease_s), grace_s, end_after_s
-        self._end_at_s = float("inf")  # when children that have not ended are killed
+        self._end_at_s = float("inf")  # time.monotonic() at which children that have not ended are killed
         self._children: list[_Child] = []
-        # By missing child: when to start it, and how often it died young.
+        # For each missing child: when to start it, and how often in a row it died young.
         self._starts: list[tuple[float, int]] = [(0.0, 0)] * processes
         self._asked = 0
         self._code = 0
         self._looked_s = self._awake_s = time.monotonic()
 
     def run(self) -> int:
-        """Run the children; return the exit code: 0 if all ended well, else the first bad one."""
+        """Run the children until all have ended; return the exit code: 0 if all ended well, else the first bad one."""
         wake, wakened = os.pipe()
         for end in (wake, wakened):
             os.set_blocking(end, False)
@@ -156,11 +156,11 @@ class Supervisor:
             if death is not None:
                 self._children.remove(child)
                 child.close()
-                at_work = self._noted(child, death)  # before its replacement recovers its messages
+                at_work = self._noted(child, death)  # recorded before the child's replacement recovers its messages
                 self._replace(child, death.code, at_work)
 
     def _noted(self, child: _Child, death: WorkerDeath) -> bool:
-        """Record how a child died for the worker that recovers its messages; return whether it died at work."""
+        """Record how a child died, for the worker that recovers its messages; return True if the child died at work."""
         if self._state_dir is None:
             return False
         try:
@@ -170,8 +170,8 @@ class Supervisor:
             return False
 
     def _replace(self, child: _Child, code: int, at_work: bool) -> None:
-        """Start a new child, unless this one is done. A handler may end its process with any code, even 0, so a child
-        is done only if it left no messages."""
+        """Schedule a new child, unless the ended one is done. A handler may end its process with any code, even 0, so a
+        child is done only if it left no messages (`at_work`)."""
         if (code == 0 and not at_work) or self._asked:
             self._code = self._code or max(code, 0)
             return
@@ -192,7 +192,7 @@ class Supervisor:
         beats = {b.pid: b for b in all_beats(self._state_dir)}
         for child in self._children:
             beat = beats.get(child.process.pid)
-            if beat is None or beat.pulse_s < child.born_s:  # of an earlier process with this pid
+            if beat is None or beat.pulse_s < child.born_s:  # the beat is of an earlier process with this pid
                 continue
             if (why := self._hung(beat)) is not None:
                 _say(f"worker process {child.process.pid} {why}; it is killed and replaced")
@@ -202,7 +202,7 @@ class Supervisor:
                 self._tell_waiting(child, self._silent_s(beat.store_s))
 
     def _note_pause(self) -> None:
-        """Note a pause of this process: its children may have paused, too, so their silence counts from its end."""
+        """Note a pause of this process: its children may have been paused, too, so their silence counts from now."""
         now = time.monotonic()
         if now - self._looked_s > PAUSED_S:
             self._awake_s = now
@@ -224,15 +224,15 @@ class Supervisor:
         return None
 
     def _tell_waiting(self, child: _Child, waiting_s: float) -> None:
-        """Report once a living child whose store does not answer; a restart would not help."""
+        """Report, once per wait, a living child that waits for its store; a restart would not help."""
         waits = waiting_s > self._hung_after_s
         if waits and not child.waits:
             _say(f"worker process {child.process.pid} lives, and has waited {waiting_s:.0f} s for its store")
         child.waits = waits
 
     def _kill_late(self) -> None:
-        """Kill children that do not end, perhaps because of a thread that a handler left running; its message was
-        released."""
+        """Kill children that have not ended in time, perhaps because of a thread that a handler left running, whose
+        message was released."""
         if time.monotonic() < self._end_at_s:
             return
         for child in self._children:
@@ -271,14 +271,14 @@ def supervise(
 
 @functools.cache
 def parent_fd() -> int | None:
-    """Return the pipe to the supervisor that started this process, and remove it from the environment, as it is not
-    meant for programs that a handler starts."""
+    """Return the pipe to the supervisor of this process, if any, and remove it from the environment, as it is not meant
+    for programs that a handler starts."""
     text = os.environ.pop(PARENT_FD, None)
     return None if text is None else int(text)
 
 
 def follow_parent(worker: Worker, fd: int) -> None:
-    """Obey the parent's requests through its pipe. When it is gone, drain, and end soon after the grace in any case."""
+    """Follow the parent's requests in the pipe `fd`. When the parent is gone, drain, and end soon after the grace."""
 
     def follow() -> None:
         with contextlib.suppress(RuntimeError):  # the worker and its event loop have ended

@@ -36,12 +36,12 @@ from .services import MakeService, Services
 from .store_loop import FinishedExecutions, StoreLoop
 from .telemetry.presence import WorkerPresence
 
-UNWIND_S = 0.5  # seconds in which a cancelled coroutine must end before it is abandoned
+UNWIND_S = 0.5  # seconds in which a cancelled coroutine has to end before it is abandoned
 
 
 class Worker:
-    """Works the queues of one app in this process. `app.worker(…)` makes one; use it as `async with`, or run it by
-    `app.run_worker`.
+    """Works the queues of one app in this process. `app.worker(…)` creates a Worker; use it as `async with`, or run it
+    by `app.run_worker`.
 
     `total` bounds the messages that run at once over all queues. `services` create the worker's services, such as
     redrive runs.
@@ -130,8 +130,6 @@ class Worker:
             suspect_processes=suspect_processes,
         )  # fmt: skip
 
-    # -- life, on the event loop's thread
-
     async def __aenter__(self) -> Worker:
         self.start()
         return self
@@ -156,7 +154,7 @@ class Worker:
             self._notice("no_identity", self._complaint)
 
     def _build(self) -> None:
-        """Create the parts that need the event loop, from the last one that a message passes to the first."""
+        """Create the worker's parts that need the event loop, from the last one that a message passes to the first."""
         store, loop, slots, in_flight = self._store, self._loop, self._slots, self._in_flight
         finished = FinishedExecutions(store.nudge)
         self._executors = Executors(
@@ -212,8 +210,7 @@ class Worker:
         )
 
     async def wait(self) -> None:
-        """Return when the worker has stopped. Raises the error that ended it, if any. Any number of callers may
-        wait."""
+        """Wait until the worker has stopped. Raises the error that ended it, if any. Any number of callers may wait."""
         await self._stopped.wait()
         await self._executors.close()
         if self._cleaner is not None:
@@ -229,7 +226,8 @@ class Worker:
             raise self._error
 
     def drain(self) -> None:
-        """Claim nothing more, let running messages finish within the grace, release the rest uncounted. Thread-safe."""
+        """Claim nothing more, let running messages finish within the grace, then release the rest uncounted.
+        Thread-safe."""
         self._loop.call_soon_threadsafe(self._drain)
 
     def release_now(self) -> None:
@@ -244,7 +242,7 @@ class Worker:
     def _drain(self) -> None:
         if self.draining:
             return
-        self._notice("draining", f"{len(self._in_flight)} held, grace {self.grace_s:g} s")  # reported before it may end
+        self._notice("draining", f"{len(self._in_flight)} held, grace {self.grace_s:g} s")  # first: it may end at once
         self._leases.draining = self._store_loop.draining = True
         self._loop.call_later(self.grace_s, self._end_grace)
         self._store.nudge()
@@ -252,14 +250,12 @@ class Worker:
     def _end_grace(self) -> None:
         for execution in self._in_flight.all():
             execution.end("drain")
-        # A coroutine may need a moment to unwind; one that does not end is abandoned.
+        # A cancelled coroutine may need a moment to unwind; one that does not end is abandoned.
         self._loop.call_later(UNWIND_S, self._give_up)
 
     def _give_up(self) -> None:
         self._store_loop.grace_over.set()
         self._store.nudge()
-
-    # -- the store thread
 
     def _work(self) -> None:
         try:
@@ -276,7 +272,7 @@ class Worker:
                 self._reporter.history.finish()
             error_text = f": {self._error!r}" if self._error else ""
             self._notice("stopped", f"{len(self._in_flight)} still leased{error_text}")
-            with contextlib.suppress(RuntimeError):  # the loop may be closed already
+            with contextlib.suppress(RuntimeError):  # raised if the event loop is closed already
                 self._loop.call_soon_threadsafe(self._stopped.set)
 
     def _notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:

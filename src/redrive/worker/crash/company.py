@@ -17,13 +17,13 @@ from ...fault import Crash
 from ...message import Message
 
 ANY = 2**31
-ALONE_FROM = 6  # crashes in company; an innocent message then has four left until the limit of all crashes
-CONTAINED = 2  # crashes of whole workers after which a child process no longer contains the message
+ALONE_FROM = 6  # crashes in company before a message runs alone; an innocent one then has four left
+CONTAINED = 2  # crashes of whole workers above which a message is not run in a child process any more
 
 
 def company_of(message: Message, most: int, *, alone_from: int = ALONE_FROM) -> int:
-    """Return how many may run in one process with the message, itself included; `most` is used for an unknown size of
-    the last group. It runs alone after `alone_from` crashes in company."""
+    """Return how many messages may run in one process with this one, itself included: 1 after `alone_from` crashes in
+    company. `most` replaces the size of the last group if that is unknown."""
     if not message.suspect:
         return ANY
     crashes = message.crashes - message.crashes_alone
@@ -39,8 +39,8 @@ def company_of(message: Message, most: int, *, alone_from: int = ALONE_FROM) -> 
 
 
 def smaller(together: int, left: int) -> int:
-    """Return the size of the next group, if `left` more groups may die before each message runs alone: half, or less if
-    halving would not reach one by then.
+    """Return the size of the group after one of `together`, if `left` more groups may die before each message runs
+    alone: half, or less if halving would not reach one by then.
 
     >>> smaller(250, 3), smaller(63, 2), smaller(16, 1), smaller(4, 0)
     (63, 16, 4, 1)
@@ -55,11 +55,10 @@ def _half(size: int) -> int:
 
 
 def escapes(message: Message) -> bool:
-    """Return whether the message may kill a worker even from a child process: more workers died with it than by
-    chance."""
+    """Return True if the message may kill a worker even from a child: more than CONTAINED workers died with it."""
     return message.crashes - sum(crash.child for crash in _crashes(message)) > CONTAINED
 
 
 def _crashes(message: Message) -> Iterator[Crash]:
-    """Yield the known crashes of the present life, the last one first."""
+    """Yield the crashes recorded in the message's faults of its present life, the last one first."""
     return (f.crash for f in reversed(message.faults) if f.crash is not None and f.at_ms >= message.life_ms)

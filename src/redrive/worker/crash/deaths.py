@@ -12,7 +12,7 @@ from ...fault import STARTED_MAX, Crash, Fault, Kind, crash_fault
 from ..execution import Execution
 from ..executors.child_process import Child, Death
 
-OWN_REASONS = ("lease", "drain", "cancel")  # reasons for which a worker kills a child that did nothing wrong
+OWN_REASONS = ("lease", "drain", "cancel")  # reasons to kill a child whose executions did nothing wrong
 
 
 def faults_of(child: Child, death: Death, stack: str, worker: str) -> Iterator[tuple[Execution, Fault]]:
@@ -45,7 +45,8 @@ def crash(
     alone: bool = True,
     stack: str = "",
 ) -> Fault:
-    """Return the fault of an execution whose child died, with the evidence of the crash."""
+    """Return the fault of an execution whose child died; `ids` are the messages the child had started, if not only this
+    one."""
     ids = ids or [execution.delivery.message.id]
     evidence = Crash(
         cause=cause, signal=death.signal, code=death.code, peak_bytes=death.peak_bytes,
@@ -62,7 +63,8 @@ def _cause(child: Child, death: Death) -> str:
 
 
 def _suspected(child: Child) -> list[int]:
-    """Return the executions that may have killed the child, or exceeded their timeouts."""
+    """Return the numbers of the executions that may have killed the child or, if it was killed for a timeout, exceeded
+    theirs."""
     if child.killed in OWN_REASONS:
         return []
     return sorted(child.executions.keys() & (child.overdue if child.killed == "timeout" else child.sent))

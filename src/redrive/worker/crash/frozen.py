@@ -1,4 +1,4 @@
-"""Detect a stopped process and the file locks that it holds. Only Linux reports it; elsewhere the answer is no."""
+"""Detect a stopped process and the file locks that it holds, on Linux. Elsewhere the functions return False."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from pathlib import Path
 
 
 def stopped_with(pid: int, lock_file: Path) -> bool:
-    """Return whether the process is stopped and holds an exclusive lock of this file."""
+    """Return True if the process `pid` is stopped and holds an exclusive lock of `lock_file`."""
     return _is_stopped(pid) and _holds_lock(pid, lock_file)
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether a signal stopped the process. A process stopped by a debugger does not count."""
+    """Return True if a signal stopped the process; a process that a debugger stopped does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except OSError:
@@ -19,12 +19,12 @@ def _is_stopped(pid: int) -> bool:
 
 
 def _holds_lock(pid: int, path: Path) -> bool:
-    """Return whether the process has an exclusive lock of the file, or of a part of it."""
+    """Return True if the process holds an exclusive lock of the file at `path`, or of a part of that file."""
     try:
         inode, lines = path.stat().st_ino, Path("/proc/locks").read_text().splitlines()
     except OSError:
         return False
-    # a line: `1: POSIX ADVISORY WRITE 2741 08:02:1311 120 120`
+    # a line of /proc/locks: `1: POSIX ADVISORY WRITE 2741 08:02:1311 120 120`
     held = [
         fields for line in lines if len(fields := line.split()) == 8 and fields[1:4] == ["POSIX", "ADVISORY", "WRITE"]
     ]

@@ -33,12 +33,13 @@ from ...files import boot_id, make_folder, open_file
 from ...message import Message, Started
 
 _MAGIC = b"redrive3"
-# Magic, boot id, last beat of the process, end of the last timeout, last beat of the loop, pid, holder's name.
+# Magic, boot id, last beat of the process, end of the last running timeout, last beat of the event loop, pid, holder's
+# name.
 _HEADER = struct.Struct("<8s40sdddI400s")
 _HEADER_SIZE = 512
 _BEAT = struct.Struct("<d")
 _PULSE_AT, _BUSY_AT, _LOOP_AT, _STORE_AT = 48, 56, 64, 504
-_DEATH, _DEATH_AT = struct.Struct("<IiQB"), 480  # pid, exit code or negated signal, peak bytes, whether it hung
+_DEATH, _DEATH_AT = struct.Struct("<IiQB"), 480  # pid, exit code or negated signal, peak bytes, 1 if the process hung
 _SLOT = struct.Struct("<36sIB3x")  # id, fence, state
 _CLAIMED, _STARTED, _ALONE = range(3)
 _SLOT_SIZE, _STATE_AT = _SLOT.size, 40
@@ -47,8 +48,8 @@ _TOKEN, _TOKEN_BYTES = "token", 16
 
 
 class Beats(NamedTuple):
-    """The last signs of life of a process by the machine's monotonic clock, in seconds: of the process (`pulse_s`), its
-    event loop (`loop_s`) and its store thread (`store_s`). `busy_until_s`: the end of the last running timeout."""
+    """The last signs of life of a process, in seconds of the monotonic clock: of the process (`pulse_s`), its event
+    loop (`loop_s`) and its store thread (`store_s`). `busy_until_s`: the end of its last running timeout."""
 
     pulse_s: float
     busy_until_s: float
@@ -67,7 +68,7 @@ class WorkerDeath(NamedTuple):
 
 
 class _Left(NamedTuple):
-    """The content of a holder's file. `last` and `started` are None if unreadable."""
+    """The content of a holder's ledger file. `last` and `started` are None if the file cannot be read."""
 
     same_boot: bool = True
     last: str | None = None
@@ -93,7 +94,8 @@ class CrashSlots:
         self._map: Any = None
 
     def crash(self) -> Crash:
-        """Return the evidence of the last holder and its supervisor: how it died, and the messages it had started."""
+        """Return the evidence of the last holder's crash: its death, if a supervisor recorded it, and the messages it
+        had started."""
         started, death = self.started or [], self._left.death
         fields: dict[str, Any] = {} if death is None else fields_of(death)
         return Crash(
@@ -106,8 +108,8 @@ class CrashSlots:
         )
 
     def open(self, count: int) -> None:
-        """Discard the last holder's slots and make room for `count` messages. Call it after its leases are recovered,
-        as a kill before that would lose which messages it had started."""
+        """Discard the last holder's slots and make room for `count` messages. Call it only once that holder's leases
+        are recovered: a kill before that would lose which messages it had started."""
         os.ftruncate(self._file, 0)
         _fill(self._file, _HEADER_SIZE + count * _SLOT.size)
         self._map = mmap.mmap(self._file, 0)
@@ -118,7 +120,7 @@ class CrashSlots:
         self._free = [_HEADER_SIZE + slot * _SLOT_SIZE for slot in range(count - 1, -1, -1)]
 
     def take(self, messages: Sequence[Message]) -> list[int]:
-        """Return a slot for each message: its place in the file, in bytes. The messages are not started yet."""
+        """Return a slot for each message, marked as claimed and not started: its place in the file, in bytes."""
         slots, pack, slot_map = [], _SLOT.pack_into, self._map
         for message in messages:
             slot = self._free.pop()
@@ -127,13 +129,13 @@ class CrashSlots:
         return slots
 
     def start(self, slot: int, alone: bool = False) -> None:
-        """Mark the message as started, just before its handler is called, `alone` in the process or not. Writes one
-        byte, so that a kill leaves it either set or not."""
+        """Mark the message in this slot as started, just before its handler is called; `alone`: nothing else runs in
+        the process. Writes one byte, so a kill cannot leave half of the mark."""
         if slot >= 0:
             self._map[slot + _STATE_AT] = _ALONE if alone else _STARTED
 
     def give(self, slots: Sequence[int]) -> None:
-        """The messages are settled."""
+        """Free these slots, once their messages are settled."""
         for slot in slots:
             self._map[slot + _STATE_AT] = _CLAIMED
         self._free += slots
@@ -143,32 +145,33 @@ class CrashSlots:
         self._beat(_PULSE_AT, now_s)
 
     def beat_store(self, now_s: float, busy_until_s: float) -> None:
-        """Record that the store thread does not wait for the store; the last running timeout ends at `busy_until_s`."""
+        """Record that the store does not block the store thread, and that the last running timeout ends at
+        `busy_until_s`."""
         self._beat(_STORE_AT, now_s)
         self._beat(_BUSY_AT, busy_until_s)
 
     def beat_loop(self, now_s: float) -> None:
-        """Record that the event loop turns."""
+        """Record that the event loop is not blocked."""
         self._beat(_LOOP_AT, now_s)
 
     def _beat(self, at: int, value_s: float) -> None:
         self._map[at : at + _BEAT.size] = _BEAT.pack(value_s)
 
     def settle(self) -> None:
-        """Empty the file, when no message of this identity is leased any more."""
+        """Empty the ledger's file, once no message of this identity is leased any more."""
         if self._map is not None:
-            self._map.close()  # unmap first: a write to the mapping of a truncated file would raise SIGBUS
+            self._map.close()  # first, as writing to the mapping of a truncated file would raise SIGBUS
         os.ftruncate(self._file, 0)
 
     def close(self) -> None:
-        """Release the identity. The slots stay in the file for its next holder."""
+        """Unlock the identity. Its slots stay in the file for the next holder."""
         if self._map is not None:
             self._map.close()
         os.close(self._file)
 
 
 def hold(folder: Path, prefix: str) -> CrashSlots:
-    """Lock and return the first identity `prefix`-0, `prefix`-1, … that no living process holds.
+    """Lock and return the first of the identities `prefix`-0, `prefix`-1, … in the folder that no living process holds.
 
     Raises Refused if all thousand are in use, OSError if the folder cannot be written or belongs to another user.
     """
@@ -184,7 +187,7 @@ def hold(folder: Path, prefix: str) -> CrashSlots:
 
 
 def left_behind(folder: Path) -> Iterator[CrashSlots]:
-    """Yield the other identities whose holders died with unsettled messages, each locked until the next one is
+    """Yield each identity of the folder whose holder died with unsettled messages, locked until the next one is
     requested."""
     if not folder.is_dir():
         return
@@ -198,8 +201,8 @@ def left_behind(folder: Path) -> Iterator[CrashSlots]:
 
 
 def all_beats(folder: Path) -> list[Beats]:
-    """Return the signs of life of all processes with an identity in this folder, without those of other containers that
-    share it, which have pids of their own."""
+    """Return the signs of life of all processes with an identity in this folder; not those of other containers that
+    share it, whose pids mean nothing here."""
     result: list[Beats] = []
     if not folder.is_dir():
         return result
@@ -217,7 +220,7 @@ def all_beats(folder: Path) -> list[Beats]:
 
 
 def note_death(folder: Path, pid: int, born_s: float, death: WorkerDeath) -> bool:
-    """Record in the identity of a process how it died, for the worker that recovers its messages.
+    """Record how the process `pid` died in its identity, for the worker that recovers its messages.
 
     Returns False if it has no identity: it never began to work, or it ended in order. `born_s` distinguishes it from
     earlier processes with the same pid.
@@ -233,7 +236,7 @@ def note_death(folder: Path, pid: int, born_s: float, death: WorkerDeath) -> boo
 
 
 def fields_of(death: WorkerDeath) -> dict[str, Any]:
-    """Return the fields of a Crash that follow from the death of the worker process."""
+    """Return the fields of a Crash that describe this death of a worker process."""
     fields: dict[str, Any] = {"cause": "exit", "code": death.code}
     if death.code < 0:
         fields = {"cause": "hung" if death.hung else "signal", "signal": signal_name(-death.code)}
@@ -241,7 +244,7 @@ def fields_of(death: WorkerDeath) -> dict[str, Any]:
 
 
 def signal_name(number: int) -> str:
-    """Return the name of a signal, such as SIGKILL; real-time signals have a number only."""
+    """Return the name of a signal number, such as SIGKILL, or `signal 40` for a real-time signal, which has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -260,7 +263,7 @@ def place(folder: Path) -> str:
         closing.callback(os.close, file)
         fcntl.flock(
             file, fcntl.LOCK_EX
-        )  # if a worker was killed while writing the token, it is too short, and the next one writes it again
+        )  # a worker that was killed in this write left a short token, which is written again here
         token = os.pread(file, _TOKEN_BYTES, 0)
         if len(token) < _TOKEN_BYTES:
             token = secrets.token_hex(_TOKEN_BYTES // 2).encode()
@@ -277,7 +280,7 @@ def _container() -> bytes:
 
 
 def _fill(file: int, size: int) -> None:
-    """Write zeros, instead of extending the file: on a full disk, a write to a mapped page would kill the process."""
+    """Write `size` zeros, not a hole: on a full disk, a write to a mapped page of a hole would kill the process."""
     try:
         written = os.pwrite(file, bytes(size), 0)
     except OSError as error:
@@ -291,7 +294,7 @@ def _lock(path: Path, flags: int = 0) -> int | None:
     try:
         file = _open(path, os.O_RDWR | flags)
     except PermissionError:
-        if not os.path.lexists(path):  # no file can be created there
+        if not os.path.lexists(path):  # the file is missing, and the folder does not allow to create it
             raise
         return None
     try:
@@ -303,7 +306,7 @@ def _lock(path: Path, flags: int = 0) -> int | None:
 
 
 def _open(path: Path, flags: int) -> int:
-    """Open a file of the folder, if both are ours. Raises OSError."""
+    """Open a file of the identities' folder if its owner is one that this process trusts. Raises OSError."""
     return open_file(path, flags, shared=is_shared())
 
 

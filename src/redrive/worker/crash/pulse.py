@@ -11,7 +11,7 @@ PULSE_EVERY_S = 0.5
 
 
 class Pulse:
-    """Writes a sign of life to the worker's ledger twice a second, on a thread of its own."""
+    """Writes a sign of life to a worker's crash ledger twice a second, on a thread of its own."""
 
     def __init__(self, slots: CrashSlots) -> None:
         self._slots, self._stopped = slots, threading.Event()
@@ -23,6 +23,6 @@ class Pulse:
             self._slots.beat(time.monotonic())
 
     def stop(self) -> None:
-        """Stop, before the ledger is closed."""
+        """Stop and join the thread. Call it before the ledger is closed."""
         self._stopped.set()
         self._thread.join()

@@ -11,8 +11,8 @@ from .ledger import CrashSlots, left_behind
 
 
 def recover(store: Store, slots: CrashSlots | None, room: int, reporter: Reporter) -> None:
-    """Recover the leases of this identity's last holder, open slots for `room` messages, then recover the leases of all
-    other identities here whose holders are dead.
+    """Recover the leases of the last holder of this identity, open slots for `room` messages, then recover the leases
+    of all other identities in the store's directory whose holders are dead.
 
     If this worker is killed between a release and the emptying of the slots, the next one repeats the release, without
     effect. Raises StoreError.
@@ -28,7 +28,7 @@ def recover(store: Store, slots: CrashSlots | None, room: int, reporter: Reporte
 
 def _take_from(slots: CrashSlots, store: Store, reporter: Reporter) -> bool:
     if not slots.same_boot:
-        return False  # after a boot the slots may be older than the leases, which then expire by themselves
+        return False  # after a reboot the slots may be older than the leases, which then expire unrecovered
     crash = slots.crash()
     died = crash_fault(crash, store.now_ms())
     ids = [one.id for one in slots.started or ()]

@@ -22,10 +22,10 @@ from ...message import LeaseStatus, Message, RetryAt
 from ..capacity import WorkerLimit
 from ..execution import Execution
 
-LOOK_S = 0.02  # seconds between two checks whether everything else, or the group, is settled
-SETTLING_S = 5.0  # seconds after its end for which an unsettled execution is waited for
-HOLD_S = (5.0, 300.0)  # how long other messages may wait for a suspect's start: at first, and at most
-PUT_OFF = 4  # a deferred suspect waits this many times as long as it made others wait
+LOOK_S = 0.02  # seconds between two checks that everything else, or the running group, is settled
+SETTLING_S = 5.0  # seconds for which an execution that ended is still waited for until it is settled
+HOLD_S = (5.0, 300.0)  # seconds for which other messages may wait for a suspect's start: the first time, and at most
+PUT_OFF = 4  # a suspect is deferred for so many times as long as it made other messages wait
 
 
 class Suspects:
@@ -49,11 +49,11 @@ class Suspects:
         self._loop, self._limit, self._executions, self._mark = loop, limit, executions, mark
         self._start, self._finish, self._resume, self._now_ms = start, finish, resume, now_ms
         self._waiting: list[Execution] = []
-        self._group: list[Execution] = []  # running, or about to start
-        self.holding_since_s = 0.0  # since when others wait for a group; 0: they do not
+        self._group: list[Execution] = []  # the suspects that are running, or about to start
+        self.holding_since_s = 0.0  # time.monotonic() since which other messages wait for a group; 0: none wait
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._lock = threading.Lock()  # so that an execution is either returned by `close` or started, never both
+        self._lock = threading.Lock()  # so that each execution is either returned by `close` or started, never both
 
     def add(self, executions: Sequence[Execution]) -> None:
         """Run these suspects in groups, one after another, as soon as possible."""
@@ -62,14 +62,14 @@ class Suspects:
             self._next()
 
     def close(self) -> list[Execution]:
-        """Start no more; return the suspects that never started."""
+        """Start no more suspects; return those that never started."""
         with self._lock:
             self._closed = True
             waiting, self._waiting = self._waiting, []
             return waiting
 
     def _next(self) -> None:
-        """Pause other messages for the next group, or resume them."""
+        """Pause other messages for the next group of suspects, or resume them."""
         self._timer = None
         now = time.monotonic()
         if not self._waiting or self._closed:
@@ -83,7 +83,7 @@ class Suspects:
             self._look()
 
     def _look(self) -> None:
-        """Start the group once nothing else is running or unsettled."""
+        """Start the group of suspects once nothing else is running or unsettled; defer it if that takes too long."""
         self._timer = None
         held = [*self._executions()]
         self._waiting = _still(self._waiting, held)
@@ -120,7 +120,7 @@ class Suspects:
             self._later(self._watch, LOOK_S)
 
     def _chosen(self) -> list[Execution]:
-        """Return the next group, counted by the limits: first the suspects with the largest company, which are more
+        """Choose the next group and count it as running: first the suspects with the largest company, as they are more
         likely innocent."""
         first, *others = sorted(self._waiting, key=lambda execution: -execution.company)
         first.limit.take(force=True)
@@ -133,14 +133,14 @@ class Suspects:
         return group
 
     def _go(self, execution: Execution, status: LeaseStatus) -> None:
-        """Start a suspect alone if the store has marked it so."""
+        """Start a suspect alone if `status` says that the store marked it so; otherwise do not start it."""
         if not self._closed and status is LeaseStatus.HELD:
             execution.alone = True
             self._start(execution)
             self._later(self._watch, LOOK_S)
             return
         self._group = []
-        execution.limit.leave()  # lets no other execution start, as the limits are paused
+        execution.limit.leave()  # starts no other execution, as the limits are paused
         if status is not LeaseStatus.LOST:
             why = "cancelled" if status is LeaseStatus.CANCEL else "interrupted"
             execution.decision = RetryAt.released(self._now_ms(), why)
@@ -148,7 +148,7 @@ class Suspects:
         self._next()
 
     def _watch(self) -> None:
-        """Continue with the next group once this one has ended."""
+        """Check the running group until all its suspects have ended, then continue with the next group."""
         self._timer = None
         now = time.monotonic()
         self._group = [execution for execution in _still(self._group, self._executions()) if _under_way(execution, now)]
@@ -158,7 +158,7 @@ class Suspects:
             self._next()
 
     def _put_off(self) -> None:
-        """Release the waiting suspects for a while, uncounted, as others run for too long."""
+        """Defer the waiting suspects, uncounted, as other executions take too long to end."""
         decision = put_off(self._now_ms(), time.monotonic() - self.holding_since_s)
         for execution in self._waiting:
             execution.decision = decision
@@ -179,25 +179,25 @@ class Suspects:
 
 
 def _under_way(execution: Execution, now_s: float) -> bool:
-    """Return whether a death of the process would count against the execution: until it is settled, the ledger has it
-    as started. A thread beyond its lease is not waited for: its message belongs to the next worker that claims it.
-    """
+    """Return True while a death of the process would count against the execution: until it is settled, as the ledger
+    has it as started, but not beyond its lease, when another worker may claim its message."""
     return now_s < (
         min(execution.until_s, execution.finished_s + SETTLING_S) if execution.finished_s else execution.until_s
     )
 
 
 def _still(executions: Sequence[Execution], held: Iterable[Execution]) -> list[Execution]:
-    """Return those of `executions` that the worker still holds."""
+    """Return those of `executions` that are among `held`, the executions that the worker still holds."""
     ids = {id(execution) for execution in held}
     return [execution for execution in executions if id(execution) in ids]
 
 
 def patience_s(message: Message) -> float:
-    """Return how long a suspect may make others wait: longer if it was deferred before, up to a fifth of the time."""
+    """Return for how many seconds others may wait for this suspect: longer if it was deferred before, up to a fifth of
+    the time."""
     return min(max(HOLD_S[0], message.held_ms / 1000 / PUT_OFF), HOLD_S[1])
 
 
 def put_off(now_ms: int, held_s: float) -> RetryAt:
-    """Return the decision that defers a suspect, uncounted, after others waited for `held_s`."""
+    """Return the decision that defers a suspect, uncounted, after other messages waited `held_s` for its start."""
     return RetryAt.deferred(now_ms + int(held_s * PUT_OFF * 1000), "suspect")

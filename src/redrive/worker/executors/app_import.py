@@ -20,7 +20,7 @@ from ...registry import Registry
 from ...task import TaskSpec
 
 MAIN = "__main__"
-MAIN_AGAIN = "__mp_main__"  # its name in multiprocessing: code under `if __name__ == "__main__"` is not run
+MAIN_AGAIN = "__mp_main__"  # the program's name in multiprocessing: code under `if __name__ == "__main__"` is not run
 _child = False
 
 
@@ -35,7 +35,7 @@ class Origin(Struct, frozen=True):
 
 
 def origin_of(app: Registry) -> Origin:
-    """Return how a child imports this app. Raises ConfigError, with the fix, if it cannot."""
+    """Return the Origin by which a child imports this app. Raises ConfigError, with the fix, if a child cannot."""
     spec = app.spec or next(_names_of(app), None)
     if spec is None:
         raise ConfigError(
@@ -50,7 +50,8 @@ def origin_of(app: Registry) -> Origin:
 
 
 def imported(origin: Origin) -> Registry:
-    """Import the app in this process. Raises the errors of its modules; LookupError if it is not in them."""
+    """Import the app of this origin. Raises the errors of its modules, and LookupError if they do not contain
+    the app."""
     if origin.main is not None or origin.main_module is not None:
         _import_main(origin)
     module, _, path = origin.spec.partition(":")
@@ -72,7 +73,7 @@ def become_child() -> None:
 
 
 def refuse_in_child(what: str) -> None:
-    """Raise ConfigError in a child process."""
+    """Raise ConfigError if this process is a child. `what` names the refused call."""
     if _child:
         raise ConfigError(
             f"{what} was called while a child process imported the module; put it under "
@@ -86,7 +87,7 @@ def _modules_of(app: Registry) -> Iterator[str]:
 
 
 def _names_of(app: Registry) -> Iterator[str]:
-    """Yield every MODULE:NAME of the app, then those of its tasks."""
+    """Yield every MODULE:NAME under which the app can be imported, then those of its tasks."""
     for name in dict.fromkeys([*_modules_of(app), *sys.modules]):
         module = sys.modules.get(name)
         if not isinstance(module, types.ModuleType) or name == MAIN_AGAIN:

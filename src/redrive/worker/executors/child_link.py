@@ -24,7 +24,7 @@ class ChildLink:
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
-        channel.setblocking(False)  # an event loop that reads it requires that
+        channel.setblocking(False)  # required by an event loop that reads the channel
         self._incoming, self._outgoing = select.poll(), select.poll()
         self._incoming.register(channel, select.POLLIN)
         self._outgoing.register(channel, select.POLLOUT)
@@ -50,24 +50,24 @@ class ChildLink:
                 self._outgoing.poll()
 
     def next(self) -> Hello | ChildWork | None:
-        """Return the next message to run; None when the worker ends this process."""
+        """Wait for the next frame of work and return it; None once the worker ends this process."""
         while not self.came and not self.over:
-            with self._reading:  # a thread that a handler left running may have read it meanwhile
+            with self._reading:  # a thread that a handler left running may have read the frame meanwhile
                 if not self.came and not self.over:
                     self._incoming.poll()
                     self._read()
         return self.came.popleft() if self.came else None
 
     def look(self) -> None:
-        """Read arrived frames without waiting."""
-        if self._reading.acquire(blocking=False):  # else another thread is reading already
+        """Read the frames that have arrived, without waiting for more."""
+        if self._reading.acquire(blocking=False):  # if this fails, another thread is reading already
             try:
                 self._read()
             finally:
                 self._reading.release()
 
     def keep(self, state: bytes, run: int) -> CheckpointAnswer:
-        """Send a checkpoint of the message with this number, and wait for the answer."""
+        """Send the checkpoint `state` of the message with the number `run`, and wait for the worker's answer."""
         with self._sending:
             self._asked += 1
             number = self._asked
@@ -102,7 +102,7 @@ class ChildLink:
 
 
 class ChildContext(Context, eq=False):
-    """The context of a handler in a child, which sends its requests to the worker by the link."""
+    """The context of a handler in a child process, which sends checkpoints to the worker through the link."""
 
     _link: Any = None
     _number: int = 0

@@ -38,27 +38,27 @@ from .child_setup import app_of, bound_memory, end_with, limit_memory
 from .ipc import Broken, ChildWork, Ended, Hello, Ready, Stop
 from .memory import peak_of
 
-THREADS_MAX = 10_000  # more than a worker runs at once
+THREADS_MAX = 10_000  # more threads than a worker runs executions at once
 
 
 class ChildServer:
-    """Runs the messages that the worker sends."""
+    """Runs the messages that the worker sends to this child."""
 
     def __init__(self, app: Registry, link: ChildLink, hello: Hello) -> None:
         self._app, self._link, self._traits, self._tells_peak = app, link, hello.traits, hello.tells_peak
         self._loop: asyncio.AbstractEventLoop | None = None
         self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run concurrently
         self._tasks: set[asyncio.Task[None]] = set()
-        self._executions: dict[int, Execution] = {}  # by number
+        self._executions: dict[int, Execution] = {}  # by the number of the ChildWork
         self._limit: QueueLimit[Execution] = QueueLimit(
             1, WorkerLimit(1)
-        )  # never reached here: the worker limits the child's executions
+        )  # this limit is never reached: the worker limits the child's executions
         self._pid = os.getpid()
         self._came: asyncio.Future[None] | None = None
         link.stopped = self._stopped
 
     def serve(self) -> None:
-        """Run messages until the worker ends this process."""
+        """Run messages one after another until the worker ends this process."""
         work = self._link.next()
         while isinstance(work, ChildWork):
             if work.together:
@@ -70,8 +70,6 @@ class ChildServer:
             self._run_sync(work, self._begin(work))
             del work  # do not keep its objects alive during the wait
             work = self._link.next() if self._loop is None else self._loop.run_until_complete(self._next())
-
-    # -- one message
 
     def _begin(self, work: ChildWork) -> Execution:
         message, now_s = work.message, time.monotonic()
@@ -92,7 +90,7 @@ class ChildServer:
         return is_async
 
     def _unreadable(self, execution: Execution, work: ChildWork) -> Unreadable | None:
-        """Set the arguments, or return why the body cannot be decoded."""
+        """Set the execution's arguments and return None, or return why the body cannot be decoded."""
         message, task = work.message, execution.task
         try:
             body = message.body if work.body is None else work.body
@@ -136,10 +134,10 @@ class ChildServer:
         self._end(work.number, execution, unreadable, memory)
 
     def _failed(self, execution: Execution, error: BaseException) -> bool:
-        """Set the fault; return whether it is a lack of memory."""
+        """Set the execution's fault from `error`; return True if the error is a lack of memory."""
         memory = isinstance(error, MemoryError)
         if memory:
-            limit_memory(None)  # reporting it takes some memory
+            limit_memory(None)  # the report of the failure needs some memory
         self._link.look()
         if (
             execution.cause is None
@@ -152,7 +150,7 @@ class ChildServer:
 
     @property
     def _is_fork(self) -> bool:
-        """Return whether a handler forked this process, which then must not use the channel, and has to end."""
+        """True if a handler forked this process, which then must not use the channel, and has to end."""
         return os.getpid() != self._pid
 
     def _end(self, number: int, execution: Execution, unreadable: Unreadable | None, memory: bool) -> None:
@@ -171,7 +169,7 @@ class ChildServer:
         self._link.send(ended)
 
     def _stopped(self, stop: Stop) -> None:
-        """Stop a handler at the worker's request. Runs on the thread that read it."""
+        """Stop a handler at the worker's request. Runs on the thread that read the request."""
         execution = self._executions.get(stop.number)
         if execution is None or execution.context is None:
             return
@@ -183,8 +181,6 @@ class ChildServer:
         if handle is not None and self._loop is not None:
             self._loop.call_soon_threadsafe(handle.cancel)
 
-    # -- the event loop, once there is an async handler
-
     def _opened(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = _new_loop()
@@ -194,7 +190,7 @@ class ChildServer:
         return self._loop
 
     async def _serve_async(self, work: ChildWork) -> ChildWork | None:
-        """Run this message and the following ones, up to one whose handler must not have a running loop."""
+        """Run this message and the following async ones; return the first one that must not run on a loop, if any."""
         following: ChildWork | None = work
         while following is not None and self._is_async(following) and not following.together:
             running = self._run_async(following, self._begin(following))
@@ -203,8 +199,8 @@ class ChildServer:
         return following
 
     async def _serve_together(self, work: ChildWork) -> ChildWork | None:
-        """Run this message and the following ones concurrently, up to one that needs the process for itself: the worker
-        sends that when all of them have ended."""
+        """Run this message and the following ones concurrently; return the first one that needs the process for itself,
+        which the worker sends when all others have ended."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS_MAX, "redrive-together")
         following: ChildWork | None = work
@@ -212,7 +208,7 @@ class ChildServer:
             execution = self._begin(following)
             if self._is_async(following):
                 task = asyncio.create_task(self._run_beside(following, execution))
-                self._tasks.add(task)  # the event loop has weak references to tasks only
+                self._tasks.add(task)  # the event loop has only weak references to tasks
                 task.add_done_callback(self._tasks.discard)
             else:
                 self._threads.submit(self._run_in_thread, following, execution)
@@ -234,7 +230,8 @@ class ChildServer:
             raise
 
     def _leave_fork(self, error: BaseException) -> None:
-        """End a process that a handler forked, which would otherwise continue with this one's loop and threads."""
+        """End this process if it is a fork that a handler made: it would continue with its parent's loop and
+        threads."""
         if self._is_fork:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -249,9 +246,10 @@ class ChildServer:
         return work if isinstance(work, ChildWork) else None
 
     def _arrived(self) -> None:
-        """Wake the loop or thread that waits for a message. Runs on the thread that read it."""
+        """Wake the loop or thread that waits for a frame. Runs on the thread that read it; ends the process if the
+        worker is gone."""
         if self._link.over and self._executions:
-            os._exit(1)  # the worker is gone, and another worker gets this message
+            os._exit(1)  # the worker is gone, and another worker will claim this message
         if threading.current_thread() is threading.main_thread():
             self._wake()
         elif self._loop is not None:
@@ -263,8 +261,8 @@ class ChildServer:
 
 
 def main(fd: str, last_words: str, parent: str) -> None:
-    """Serve on the inherited socket `fd` until it or the process `parent` ends. If this process is killed, its stack is
-    written to the file `last_words`."""
+    """Serve on the inherited socket `fd` until the socket closes or the process `parent` ends. If this process is
+    killed, its stack is written to the file descriptor `last_words`."""
     become_child()
     end_with(int(parent))
     channel = socket.socket(fileno=int(fd))
@@ -272,10 +270,10 @@ def main(fd: str, last_words: str, parent: str) -> None:
     os.set_inheritable(int(last_words), False)
     faulthandler.enable(int(last_words), all_threads=False)
     faulthandler.register(WHERE, int(last_words), all_threads=False)
-    for number in (signal.SIGINT, signal.SIGTERM):  # only the worker decides when this process ends
+    for number in (signal.SIGINT, signal.SIGTERM):  # a child ignores these, as only the worker decides when it ends
         signal.signal(number, lambda *_: None)
     if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(line_buffering=True)  # stdout is the worker's stderr; this process may end in mid-run
+        sys.stdout.reconfigure(line_buffering=True)  # stdout is the worker's stderr, and this process may be killed
     link = ChildLink(channel)
     hello = link.next()
     if not isinstance(hello, Hello):
@@ -288,7 +286,7 @@ def main(fd: str, last_words: str, parent: str) -> None:
         traceback.print_exc()
         sys.exit(1)
     gc.collect()
-    gc.freeze()  # objects of the imports stay, and need not be collected
+    gc.freeze()  # the objects of the imports are kept for ever, so collections can skip them
     link.send(Ready(tuple(app.tasks)))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the worker is gone
         ChildServer(app, link, hello).serve()

@@ -33,8 +33,8 @@ WHERE = signal.SIGQUIT  # asks a child to write its stack; no terminal sends it,
 
 
 class Death(Struct, frozen=True):
-    """The end of a process: by a signal, or with an exit code; neither if another process reaped it. `peak_bytes` is
-    its largest resident memory."""
+    """The end of a process: by a signal, or with an exit code; neither is known if another process reaped it.
+    `peak_bytes` is its largest resident memory."""
 
     signal: str = ""
     code: int | None = None
@@ -42,39 +42,39 @@ class Death(Struct, frozen=True):
 
 
 class Child:
-    """One child: idle, or with its executions, more than one only if they are suspects. Used by one thread, which must
-    live as long as the child: on Linux the child ends with it."""
+    """A child: idle, or with executions; several only if they are suspects. Used by one thread, which must live as long
+    as the child: on Linux the child ends with it."""
 
     def __init__(self, memory: int | None, *, suspects: bool = False) -> None:
         self.memory = memory
-        self.suspects = suspects  # started for suspects, or running some
-        self.executions: dict[int, Execution] = {}  # by number
-        self.sent: set[int] = set()  # numbers of those that it has received, for which its death counts as a crash
-        self.met: set[int] = set()  # numbers of those that ran beside others
-        self.most = ANY  # the most executions that all of its executions allow
-        self.overdue: frozenset[int] = frozenset()  # numbers of the overdue executions for which its worker killed it
+        self.suspects = suspects  # True if the child was started for suspects, or runs some
+        self.executions: dict[int, Execution] = {}  # by the number that `seat` returned
+        self.sent: set[int] = set()  # numbers of those that it received, whose crash its death is
+        self.met: set[int] = set()  # numbers of the executions that ran beside others
+        self.most = ANY  # how many executions may run here, as far as all present ones allow
+        self.overdue: frozenset[int] = frozenset()  # numbers of overdue executions, for which it was killed
         self.number = self.ran = 0
-        self.ready = self.retired = self.used_up = False  # `used_up`: it gets no more
-        self.leave_at_s = float("inf")  # when it is no longer kept idle
-        self.over = False  # the channel is closed
+        self.ready = self.retired = self.used_up = False  # `used_up`: it gets no more work
+        self.leave_at_s = float("inf")  # time.monotonic() until which the child is kept idle
+        self.over = False  # True once the channel is closed
         self.dead = False
         self.tasks: frozenset[str] = frozenset()
         self.kill_at_s = float("inf")
-        self.killed: str | None = None  # why its worker killed it
-        self.broken: str | None = None  # why it could not begin
-        self.peak_bytes: int | None = None  # as of the last check
+        self.killed: str | None = None  # why the worker killed the child
+        self.broken: str | None = None  # why the child could not begin
+        self.peak_bytes: int | None = None  # the child's peak memory at the last check
         self.asked_where = False
         self._last_words = _scratch()  # the file to which the child writes its stack when it is killed
         self.channel, theirs = socket.socketpair()
         with theirs:
-            # A process starts with its parent's memory on Linux, which counts as its own peak.
+            # On Linux a new process has its parent's peak memory as its own until it executes a program.
             self._floor_bytes = 0 if sys.platform == "darwin" else _own_peak_bytes()
             self.process = subprocess.Popen(
                 _command(theirs.fileno(), self._last_words.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=_STDERR,
                 pass_fds=[theirs.fileno(), self._last_words.fileno()],
-                process_group=0,  # kills reach the processes that it started, and Ctrl-C does not reach it
+                process_group=0,  # kills reach the processes that the child started; Ctrl-C does not reach it
             )
         self.channel.setblocking(False)
         self.pid_fd = _pid_fd(self.process.pid)
@@ -87,16 +87,16 @@ class Child:
 
     @property
     def room(self) -> int:
-        """The number of further executions that the present ones allow; ANY if there are none."""
+        """How many more executions the present ones allow in this child; ANY if it has none."""
         return self.most - len(self.executions)
 
     @property
     def shared(self) -> bool:
-        """True if other executions may run beside those of this child."""
+        """True if the child's executions allow others beside them."""
         return self.most > 1
 
     def seat(self, execution: Execution) -> int:
-        """Add an execution; return its number."""
+        """Add an execution to this child; return the execution's number."""
         if self.executions:
             self.met.update(self.executions, (self.number + 1,))
         self.number += 1
@@ -106,20 +106,20 @@ class Child:
         return self.number
 
     def leave(self, number: int) -> bool:
-        """Remove an ended execution; return whether it was the last one here."""
+        """Remove an ended execution from this child; return True if it was the last one."""
         del self.executions[number]
         self.sent.discard(number)
         self.met.discard(number)
         if self.executions:
             return False
         self.most, self.kill_at_s = ANY, float("inf")
-        if self.asked_where:  # it was asked for its stack, and ended after all
+        if self.asked_where:  # the child was asked for its stack, but the execution ended after all
             self.forget_where()
         return True
 
     def until_s(self, overtime_s: float) -> float:
-        """Return when to kill it: when an execution exceeds its timeout and overtime, or when the only one has lost its
-        lease. With several, a lost lease does not end the others."""
+        """Return when to kill the child: when an execution exceeds its timeout by `overtime_s`, or its only one has
+        lost its lease. With several, the lost lease of one does not end the others."""
         if not self.sent:
             return float("inf")
         executions = [self.executions[number] for number in self.sent]
@@ -130,7 +130,7 @@ class Child:
         return min(self.kill_at_s, ends_s, lease_s)
 
     def send(self, frame: ToChild) -> None:
-        """Send a frame; `send_more` sends what the socket does not accept at once."""
+        """Send a frame to the child; `send_more` later sends what the socket does not accept at once."""
         self._unsent += pack(frame)
         self.send_more()
 
@@ -141,13 +141,13 @@ class Child:
                 del self._unsent[:sent]
 
     def receive(self) -> Iterator[ToWorker]:
-        """Yield arrived frames; sets `over` at the end of the channel."""
+        """Yield the frames that have arrived from the child; set `over` at the end of the channel."""
         while not self.over:
             try:
                 data = self.channel.recv(READ_BYTES)
             except BlockingIOError:
                 return
-            except ConnectionResetError:  # it died before reading all frames
+            except ConnectionResetError:  # the child died before it read all frames
                 data = b""
             self.over = not data
             yield from self._inbox.feed(data)
@@ -155,36 +155,36 @@ class Child:
                 return
 
     def retire(self) -> None:
-        """Let the child end by itself."""
+        """Let the child end by itself, by closing the channel to it."""
         self.retired, self.leave_at_s = True, float("inf")
         with contextlib.suppress(OSError):
             self.channel.shutdown(socket.SHUT_WR)
 
     def ask_where(self) -> None:
-        """Make the child write its stack, which works within C functions, too."""
+        """Make the child write its stack to the file of its last words, even if it executes a C function."""
         self.asked_where = True
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.process.pid, WHERE)
 
     def forget_where(self) -> None:
-        """Empty the file of the stack, also for the child, which shares its offset."""
+        """Empty the file of the stack; its offset, which the child shares, moves back to the start."""
         self.asked_where = False
         os.ftruncate(self._last_words.fileno(), 0)
         os.lseek(self._last_words.fileno(), 0, os.SEEK_SET)
 
     def stack(self) -> str:
-        """Return its stack as a traceback; empty if it could not write it."""
+        """Return the stack that the child wrote, as a traceback; empty if it could not write one."""
         return as_traceback(os.pread(self._last_words.fileno(), TRACEBACK_MAX, 0).decode(errors="replace"))
 
     def kill(self, why: str) -> None:
-        """Kill the child and the processes that it started in its group with SIGKILL."""
+        """Kill the child and the processes of its group with SIGKILL, for the reason `why`."""
         if self.killed is None:
             self.killed = why
             self.sample()
         self._kill_group()
 
     def sample(self) -> None:
-        """Update its peak memory."""
+        """Update the child's peak memory."""
         self.peak_bytes = peak_of(self.process.pid) or self.peak_bytes
 
     def _kill_group(self) -> None:
@@ -192,7 +192,7 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def reap(self) -> Death | None:
-        """Return how the child ended; None while it lives."""
+        """Reap the child if it has ended, and return its Death; None while it lives."""
         try:
             with contextlib.suppress(AttributeError):  # kill the processes that a crashed child started
                 if not self.retired and os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
@@ -227,7 +227,7 @@ def as_traceback(dump: str) -> str:
     """
     frames = re.findall(r'^  File "(.*)", line (\d+) in (.*)$', dump, re.MULTILINE)
     own = [file.startswith(str(Path(__file__).parent)) for file, _, _ in frames]
-    within = len(own) - own[::-1].index(True) if True in own else len(own)  # without the frames that started the thread
+    within = len(own) - own[::-1].index(True) if True in own else len(own)  # without the frames that called the handler
     shown = [
         f'  File "{file}", line {line}, in {name}'
         for (file, line, name), is_own in zip(frames[:within], own, strict=False)
@@ -237,7 +237,7 @@ def as_traceback(dump: str) -> str:
 
 
 def _scratch() -> BinaryIO:
-    """Open a file without a name, in memory if the system can, as the disk may be full."""
+    """Open a file without a name: in memory if the system supports that, as the disk may be full."""
     make = getattr(os, "memfd_create", None)
     file = tempfile.TemporaryFile(buffering=0) if make is None else os.fdopen(make("redrive"), "w+b", 0)  # noqa: SIM115
     return cast(BinaryIO, file)
@@ -248,8 +248,8 @@ def _own_peak_bytes() -> int:
 
 
 def _pid_fd(pid: int) -> int | None:
-    """Return a file that becomes readable when the process dies, if the system supports that: the end of the channel
-    does not show it, as processes started by the child may hold that open."""
+    """Return a file that becomes readable when the process dies, if the system has that. The end of the channel does
+    not show the death, as processes started by the child may hold it open."""
     if sys.platform != "linux":
         return None
     with contextlib.suppress(OSError):
@@ -258,6 +258,6 @@ def _pid_fd(pid: int) -> int | None:
 
 
 def _command(fd: int, last_words: int) -> list[str]:
-    """Return the command of an interpreter like this one: the same flags and import path."""
+    """Return the command of a child: an interpreter with this one's flags and import path."""
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return [sys.executable, *flags, "-c", _BOOT, str(fd), str(last_words), str(os.getpid()), "\n".join(sys.path)]

@@ -20,13 +20,13 @@ from .ipc import Hello
 if TYPE_CHECKING:
     from ...registry import Registry
 
-ROOM_BYTES = 32 * 1024 * 1024  # address space that a memory limit must leave beyond that of the app itself
+ROOM_BYTES = 32 * 1024 * 1024  # address space that a memory limit must leave beyond that of the imported app
 ORPHAN_LOOK_S = 1.0
 _PR_SET_PDEATHSIG, _M_ARENA_MAX = 1, -8
 
 
 class Elsewhere:
-    """Replaces a store in the memory of the worker's process, which a child cannot use."""
+    """Replaces, in a child process, a store that is in the memory of the worker's process."""
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
@@ -38,13 +38,13 @@ class Elsewhere:
         )
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing, as there is no connection to close."""
 
 
 def app_of(hello: Hello) -> Registry:
     sys.path[:], sys.argv[:] = hello.path, hello.argv
     app = imported(Origin(hello.spec, hello.modules, hello.main, hello.main_module))
-    app._flusher = None  # no counts here: the memory may be limited, and the process may be killed at any time
+    app._flusher = None  # a child writes no counts: its memory may be limited, and it may be killed at any time
     if not hello.traits.shared:
         app._store = cast(Store, Elsewhere(hello.traits))
         app._unapplied.clear()
@@ -67,7 +67,8 @@ def bound_memory(memory: int | None) -> None:
 
 
 def limit_memory(memory: int | None) -> None:
-    """Limit the address space. macOS accepts the call without enforcing it."""
+    """Limit this process's address space to `memory` bytes, or lift the limit. macOS accepts the call without
+    effect."""
     most = resource.RLIM_INFINITY if memory is None else memory
     with contextlib.suppress(OSError, ValueError):
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
@@ -89,8 +90,8 @@ def _one_arena() -> None:
 
 
 def end_with(parent: int) -> None:
-    """End this process when the worker ends, even within a C function. If the system cannot do that, a thread checks
-    for it, which has to wait while a C function holds the interpreter's lock."""
+    """End this process when `parent` ends, even within a C function. If the system has no signal for that, a thread
+    checks, which has to wait while a C function holds the interpreter's lock."""
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 

@@ -15,15 +15,15 @@ from .ipc import Hello, ToChild, ToWorker
 from .memory import available_bytes, fits, resident_of
 from .pool import ChildPool
 
-UNWIND_S = 0.4  # seconds for a handler to stop before its process is killed
-END_S = 2.0  # seconds for an idle child to end
-WHERE_S = 0.05  # seconds for a child to write its stack before it is killed
-LOOK_S = 0.5  # seconds between two checks of a busy child, at most
-REAP_S = 0.01  # seconds between two checks of a dying one, if the system does not report its death
-BEGIN_S = 60.0  # seconds for a child to import the app
-PAUSE_S = (0.5, 30.0)  # the first and the longest pause after a child that could not start
+UNWIND_S = 0.4  # seconds in which a handler has to stop before its process is killed
+END_S = 2.0  # seconds in which an idle child has to end before it is killed
+WHERE_S = 0.05  # seconds in which a child has to write its stack before it is killed
+LOOK_S = 0.5  # the most seconds between two checks of a busy child
+REAP_S = 0.01  # seconds between two checks of a dying child, if the system does not report its death
+BEGIN_S = 60.0  # seconds in which a child has to import the app before it is killed
+PAUSE_S = (0.5, 30.0)  # the first and the longest pause, in seconds, after a child that could not start
 FAILURES_MAX = 3  # children in a row that could not start, after which suspects run in the worker
-IDLE_S = 5.0  # seconds that a child outlives the suspects for which it was started
+IDLE_S = 5.0  # seconds for which a child stays idle after the suspects for which it was started
 _NEVER_S = float("inf")
 
 
@@ -50,8 +50,8 @@ class Children:
         self._thread, self._hello, self._limit, self._suspects_max = thread, hello, limit, suspects_max
         self._overtime_s, self._notice = overtime_s, notice
         self._on_frame, self._on_death, self._put_off = on_frame, on_death, put_off
-        self._child_bytes = resident_of("self") or 0  # the most memory that one child has had
-        self._room = 0.0, True  # when it was checked, and whether there was memory for a child
+        self._child_bytes = resident_of("self") or 0  # the most memory that one child has used, in bytes
+        self._room = 0.0, True  # when it was checked, and True if a child had room
         self._starting_max = max(2, os.cpu_count() or 1)
         self._pools: dict[int | None, ChildPool] = {}
         self._look_at_s = _NEVER_S
@@ -67,14 +67,14 @@ class Children:
         return pool
 
     def can_begin(self) -> bool:
-        """Return whether a child for suspects can be started, or there is one. Thread-safe."""
+        """Return True if a child for suspects exists or can be started. Thread-safe."""
         pool = self._pools.get(None)
         if pool is not None and pool.failures >= FAILURES_MAX:
             return False
         return (pool is not None and bool(pool.children)) or self._has_room_for_one()
 
     def _has_room_for_one(self) -> bool:
-        """Return whether there is memory for any child; checked twice a second at most."""
+        """Return True if there is memory for one more child; checked at most twice a second."""
         looked_s, answer = self._room
         now = time.monotonic()
         if now - looked_s > LOOK_S:
@@ -83,17 +83,15 @@ class Children:
             self._room = now, answer
         return answer
 
-    # -- start
-
     def grow(self, pool: ChildPool) -> None:
-        """Start a child for each waiting isolated execution, but no more at once than there are processors."""
+        """Start a child for each waiting isolated execution, at most as many at once as there are processors."""
         while pool.wants_isolated() and pool.starting < self._starting_max and not self._thread.closing:
             if not self._begin(pool, suspects=False):
                 return
 
     def grow_shared(self, pool: ChildPool) -> None:
-        """Start the children that suspects need, as far as there is memory, since a lack of it may have killed the
-        worker. The first child is started in any case."""
+        """Start the children that suspects need, if there is memory, since a lack of it may have killed the worker. The
+        first child is started in any case."""
         while pool.wants_shared() and pool.starting < self._starting_max and not self._thread.closing:
             if time.monotonic() < pool.not_before_s or (pool.shares() and not self._has_memory(pool)):
                 return
@@ -101,7 +99,7 @@ class Children:
                 return
 
     def _has_memory(self, pool: ChildPool) -> bool:
-        """Return whether there is enough memory for one more child and for those that are starting."""
+        """Return True if there is enough memory for one more child and for those of the pool that are starting."""
         return fits(pool.starting + 1, self._child_bytes, available_bytes())
 
     def _begin(self, pool: ChildPool, *, suspects: bool) -> bool:
@@ -118,7 +116,7 @@ class Children:
         return True
 
     def begun(self, child: Child, tasks: Iterable[str]) -> None:
-        """Note that a child has imported the app."""
+        """Note that a child has imported the app, which has these tasks there."""
         child.ready, child.tasks, child.kill_at_s = True, frozenset(tasks), _NEVER_S
         child.sample()
         self._child_bytes = max(self._child_bytes, resident_of(child.process.pid) or 0)
@@ -126,7 +124,8 @@ class Children:
         pool.failures, pool.not_before_s = 0, 0.0
 
     def _failed(self, pool: ChildPool, text: str) -> None:
-        """Release executions that wait for a child that could not start, and delay the next start, longer each time."""
+        """Report that a child could not start, and delay the pool's next start; if none is starting, release what waits
+        for it."""
         pause_s = min(PAUSE_S[0] * 2**pool.failures, PAUSE_S[1])
         pool.failures += 1
         pool.not_before_s = time.monotonic() + pause_s
@@ -134,10 +133,8 @@ class Children:
         if pool.starting == 0:
             self._put_off(pool.all_waiting(), pool)
 
-    # -- frames
-
     def send(self, child: Child, frame: ToChild) -> None:
-        """Send a frame, now or when the socket accepts it."""
+        """Send a frame to the child, now or when the socket accepts it."""
         if not child.dead:
             child.send(frame)
             self._watch(child)
@@ -151,7 +148,7 @@ class Children:
             self._thread.watch(child.channel, partial(self._receive, child), write=child.waits_to_send)
 
     def _receive(self, child: Child) -> None:
-        if child.dead:  # it was reaped in the same round
+        if child.dead:  # the child was reaped in the same round
             return
         if child.waits_to_send:
             child.send_more()
@@ -163,22 +160,20 @@ class Children:
             self.end_by(child, min(child.kill_at_s, time.monotonic() + LOOK_S))  # useless without its channel
             self._bury(child)
 
-    # -- end
-
     def retire(self, child: Child) -> None:
         """Let a child end by itself."""
         child.retire()
         self.end_by(child, time.monotonic() + END_S)
 
     def keep_idle(self, child: Child, *, warm: bool) -> None:
-        """Keep a child for the next execution; unless `warm`, for a while only."""
+        """Keep a child idle for the next execution: for IDLE_S, or without an end if it is `warm`."""
         self._pools[child.memory].idle.append(child)
         if not warm:
             child.leave_at_s = time.monotonic() + IDLE_S
             self.look_by(child.leave_at_s)
 
     def end_all(self) -> list[Execution]:
-        """Retire idle children, and kill the others. Returns the executions that wait for a child."""
+        """Retire idle children, and kill the others. Returns the executions that still wait for a child."""
         waiting: list[Execution] = []
         for pool in self._pools.values():
             pool.idle.clear()
@@ -192,17 +187,17 @@ class Children:
         return waiting
 
     def end_by(self, child: Child, at_s: float) -> None:
-        """Kill the child at `at_s`, by time.monotonic(), unless it is done before."""
+        """Kill the child at `at_s`, by time.monotonic(), unless it has ended or become idle before."""
         child.kill_at_s = at_s
         self.look_by(at_s)
 
     def _bury(self, child: Child) -> None:
-        """If the child is dead, report its executions, and start another for those that wait for a child like it."""
+        """If the child is dead, report its executions, and start another for executions that wait in its pool."""
         death = None if child.dead else child.reap()
         if death is None:
             return
         child.dead = True
-        for frame in child.receive():  # frames that it sent before it died
+        for frame in child.receive():  # frames that the child sent before it died
             self._on_frame(child, frame)
         pool, stack = self._pools[child.memory], child.stack() if child.executions else ""
         pool.forget(child)
@@ -215,14 +210,12 @@ class Children:
         child.executions = {}
         self.grow(pool)
 
-    # -- time
-
     def look_by(self, at_s: float) -> None:
-        """Check the children by that time."""
+        """Let `look` check the children at `at_s`, by time.monotonic(), at the latest."""
         self._look_at_s = min(self._look_at_s, at_s)
 
     def look(self, now: float) -> float | None:
-        """Kill children that are past their time. Returns how long the thread may sleep; None if it is closing and all
+        """Kill children past their time. Returns the seconds for which the thread may sleep; None if it closes and all
         have ended."""
         if self._thread.closing and not any(pool.children for pool in self._pools.values()):
             return None
@@ -234,7 +227,7 @@ class Children:
         return max(0.0, self._look_at_s - now)
 
     def _look_at(self, child: Child, now: float) -> float:
-        """Check one child; return when to check it again."""
+        """Check one child: bury, retire or kill it if due. Returns when to check it again."""
         if child.over or child.pid_fd is None:
             self._bury(child)
         if child.dead:
@@ -263,7 +256,7 @@ class Children:
 
 
 def _why(child: Child, overdue: frozenset[int]) -> str:
-    """Return why a child past its time is killed."""
+    """Return why a child past its time is killed, given the numbers of its overdue executions."""
     causes = {execution.cause for execution in child.executions.values()}
     if not causes or "drain" in causes:
         return "drain"
@@ -285,7 +278,7 @@ def _why_not(child: Child, death: Death) -> str:
 
 
 def how(death: Death) -> str:
-    """Return how a child ended, as the beginning of a sentence."""
+    """Return a clause that says how a child ended, for the beginning of a sentence."""
     if death.signal:
         return f"a child process was killed by {death.signal}"
     return f"a child process ended with exit code {death.code}"

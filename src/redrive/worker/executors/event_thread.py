@@ -37,7 +37,7 @@ class EventThread:
         self._thread: threading.Thread | None = None
 
     def call(self, call: Callable[[], None]) -> None:
-        """Run a function on the thread. Thread-safe."""
+        """Run the function `call` on the thread. Thread-safe."""
         self._calls.append(call)
         if self._thread is None:
             self._begin()
@@ -55,13 +55,13 @@ class EventThread:
             self._selector.register(file, mask, ready)
 
     def unwatch(self, file: _File | int | None) -> None:
-        """Stop watching a file, if it is watched."""
+        """Stop watching a file; do nothing if it is not watched."""
         with contextlib.suppress(KeyError, ValueError):
             if file is not None:
                 self._selector.unregister(file)
 
     def close(self, last: Callable[[], None]) -> None:
-        """Run `last` on the thread and end it; returns when it has ended."""
+        """Run `last` on the thread, let the thread end, and wait for that."""
         with self._lock:
             thread, self.closing = self._thread, True
         if thread is not None:
@@ -82,7 +82,7 @@ class EventThread:
         while not over:
             try:
                 over = self._turn()
-            except Exception:  # a bug delays the message that triggers it, and no other
+            except Exception:  # a bug then delays only the message that triggers it
                 traceback.print_exc()
 
     def _turn(self) -> bool:

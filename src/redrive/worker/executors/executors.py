@@ -52,7 +52,7 @@ class Executors:
             self._processes.start(execution)
 
     def can_isolate(self, task: str) -> bool:
-        """Return whether a child process can run suspects of this task."""
+        """Return True if a child process can run suspects of this task."""
         return self._processes is not None and self._processes.takes(task)
 
     async def close(self) -> None:

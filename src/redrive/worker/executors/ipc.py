@@ -19,28 +19,27 @@ from ...store import Traits
 
 T = TypeVar("T")
 _LENGTH = struct.Struct("<I")
-READ_BYTES = 256 * 1024  # per read
-
-# -- from the worker
+READ_BYTES = 256 * 1024  # the most bytes of one read
 
 
 class Hello(Struct, frozen=True, array_like=True, tag="hello"):
-    """The first frame: how to import the app. `url` is its store's; `memory` limits the address space."""
+    """The first frame to a child: how to import the app, the `url` of its store, and a limit of the address space."""
 
     spec: str  # MODULE:NAME of the app, or of one of its tasks
-    modules: tuple[str, ...]  # other modules that declare its tasks
-    main: str | None  # the file of the worker's program, if the app is in that
-    main_module: str | None  # the program's module name, if it was started with -m
+    modules: tuple[str, ...]  # other modules that declare tasks of the app
+    main: str | None  # the file of the worker's program, if the app is declared in the program
+    main_module: str | None  # the program's module name, if the worker was started with -m
     path: tuple[str, ...]
     argv: tuple[str, ...]
     url: str | None
-    traits: Traits  # of the worker's store
-    memory: int | None = None  # bytes
+    traits: Traits  # the traits of the worker's store
+    memory: int | None = None  # limit of the address space, in bytes
     tells_peak: bool = False
 
 
 class ChildWork(Struct, frozen=True, array_like=True, tag="work"):
-    """Run this message. `number` rises with every message of the child; `deadline_s` is in the monotonic clock's time.
+    """Requests a run of this message. `number` rises with every message of the child; `deadline_s` is in monotonic
+    time.
 
     A message that is not `together` is sent only to a child without executions, and runs alone in it.
     """
@@ -48,22 +47,22 @@ class ChildWork(Struct, frozen=True, array_like=True, tag="work"):
     number: int
     message: Message
     deadline_s: float
-    now_ms: int  # of the store's clock
-    body: bytes | None = None  # the body, if the message's own refers to a blob
+    now_ms: int  # the time of the store's clock when the frame was sent
+    body: bytes | None = None  # the content of the blob, if the message's own body refers to one
     claim: Claim | None = None  # the claim of the message's idempotency key
-    together: bool = False  # whether it may run beside others that are `together`
-    trace: str | None = None  # the traceparent of its span
+    together: bool = False  # True if the message may run beside others that are `together`
+    trace: str | None = None  # the traceparent of the run's span
 
 
 class Stop(Struct, frozen=True, array_like=True, tag="stop"):
-    """Asks the child to stop the handler of execution `number`; `why` as in `Context.stop`."""
+    """Asks the child to stop the handler of the execution with this `number`; `why` is as in `Context.stop`."""
 
     number: int
     why: str
 
 
 class CheckpointAnswer(Struct, frozen=True, array_like=True, tag="kept"):
-    """The answer to a Checkpoint: whether the lease still held, or the store's error with its text."""
+    """Answers a Checkpoint: `held` if the message still had its lease, or the store's `error` and its `text`."""
 
     number: int
     held: bool = True
@@ -71,23 +70,20 @@ class CheckpointAnswer(Struct, frozen=True, array_like=True, tag="kept"):
     text: str = ""
 
 
-# -- from the child
-
-
 class Ready(Struct, frozen=True, array_like=True, tag="ready"):
-    """Reports that the child has imported the app, which has these tasks."""
+    """Reports that the child has imported the app, and which `tasks` the app has there."""
 
     tasks: tuple[str, ...]
 
 
 class Broken(Struct, frozen=True, array_like=True, tag="broken"):
-    """The child cannot start, and ends."""
+    """Reports that the child cannot start, why, and that it ends."""
 
     text: str
 
 
 class Checkpoint(Struct, frozen=True, array_like=True, tag="keep"):
-    """A checkpoint of the message with the number `run`; `number` is that of the request."""
+    """Asks the worker to store a checkpoint of the message with the number `run`; `number` is that of this request."""
 
     number: int
     state: bytes
@@ -95,7 +91,7 @@ class Checkpoint(Struct, frozen=True, array_like=True, tag="keep"):
 
 
 class Ended(Struct, frozen=True, array_like=True, tag="ended"):
-    """A handler has ended. `memory`: it ran out of memory, so the child must not be used again."""
+    """Reports that a handler has ended. `memory`: it ran out of memory, so the child must not be used again."""
 
     number: int
     fault: Fault | None = None
@@ -104,10 +100,10 @@ class Ended(Struct, frozen=True, array_like=True, tag="ended"):
     unreadable: str | None = None
     degraded: str | None = None
     follow_ups: tuple[Draft, ...] = ()
-    completed: bool = False  # the handler completed its idempotency key itself
+    completed: bool = False  # True if the handler completed its idempotency key itself
     memory: bool = False
     peak_bytes: int | None = None
-    unknown: tuple[str, ...] = ()  # the unknown arguments, if they make its body unreadable
+    unknown: tuple[str, ...] = ()  # names of unknown arguments, if they make the body unreadable
 
 
 ToChild = Hello | ChildWork | Stop | CheckpointAnswer
@@ -121,14 +117,14 @@ def pack(frame: ToChild | ToWorker) -> bytes:
 
 
 class FrameDecoder(Generic[T]):
-    """Decodes frames from the pieces that a socket returns."""
+    """Decodes frames of these kinds from the pieces that a socket returns."""
 
     def __init__(self, kinds: Any) -> None:
         self._decode = msgspec.msgpack.Decoder(kinds).decode
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[T]:
-        """Yield the frames that this piece completes."""
+        """Yield the frames that are complete once `data` is added to the earlier pieces."""
         buffer = self._buffer
         buffer += data
         at, size = 0, len(buffer)

@@ -1,4 +1,4 @@
-"""Measure the memory of processes, and the available memory. Linux only: elsewhere it is unknown."""
+"""Measure the memory of processes, and the available memory. Only on Linux; elsewhere the results are None."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROOT = Path("/")
 
 
 class _Files(NamedTuple):
-    """The files of one version of control groups that limit the memory of a group."""
+    """The names of the files that show a group's memory limit, for one version of control groups."""
 
     controller: str
     place: str
@@ -28,12 +28,12 @@ _VERSIONS = (
 
 
 def peak_of(pid: int | str) -> int | None:
-    """Return the largest resident memory of a living process so far, in bytes; None if unknown."""
+    """Return the largest resident memory that the living process `pid` has had so far, in bytes; None if unknown."""
     return _field(Path(f"/proc/{pid}/status"), "VmHWM:")
 
 
 def resident_of(pid: int | str) -> int | None:
-    """Return the resident memory of a living process, in bytes; None if unknown."""
+    """Return the present resident memory of the living process `pid`, in bytes; None if unknown."""
     return _field(Path(f"/proc/{pid}/status"), "VmRSS:")
 
 
@@ -44,7 +44,8 @@ def available_bytes(root: Path = _ROOT) -> int | None:
 
 
 def fits(count: int, each_bytes: int, left_bytes: int | None) -> bool:
-    """Return whether `count` more processes would leave half of the available memory."""
+    """Return True if `count` more processes of `each_bytes` would leave half of the available memory, or it
+    is unknown."""
     return left_bytes is None or 2 * count * each_bytes <= left_bytes
 
 
@@ -62,7 +63,7 @@ def _field(path: Path, name: str, unit: int = 1024) -> int | None:
 
 
 def _left_in_groups(root: Path) -> Iterator[int]:
-    """Yield the bytes that the limits of this process's control groups and their parents leave."""
+    """Yield how many bytes the limits of this process's control groups and of their parents leave."""
     with contextlib.suppress(OSError, ValueError):
         for line in (root / "proc/self/cgroup").read_text().splitlines():
             _, controllers, name = line.split(":", 2)
@@ -75,7 +76,7 @@ def _left_in_groups(root: Path) -> Iterator[int]:
 
 
 def _left_in(folder: Path, files: _Files) -> Iterator[int]:
-    """Yield the bytes that the limit of one group leaves. Cached files do not count as used."""
+    """Yield how many bytes the limit of the group in `folder` leaves, if any. Cached files do not count as used."""
     with contextlib.suppress(OSError, ValueError):  # no limit, or the group does not exist within a container
         limit, used = (int((folder / name).read_text()) for name in (files.limit, files.used))
         yield limit - used + (_field(folder / "memory.stat", files.cached, 1) or 0)

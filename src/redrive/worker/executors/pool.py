@@ -15,7 +15,7 @@ from .child_process import Child
 
 
 class Waiting(NamedTuple):
-    """A suspect that waits for a child, since when, and until when."""
+    """A suspect that waits for a child: since when, and until when it may wait."""
 
     execution: Execution
     since_s: float
@@ -23,7 +23,7 @@ class Waiting(NamedTuple):
 
 
 class ChildPool:
-    """The pool of one memory limit: at most `limit` children for isolated executions, `suspects_max` for suspects."""
+    """The children with one memory limit: at most `limit` for isolated executions and `suspects_max` for suspects."""
 
     def __init__(self, memory: int | None, limit: int, suspects_max: int) -> None:
         self.memory, self._limit, self._suspects_max = memory, limit, suspects_max
@@ -31,21 +31,21 @@ class ChildPool:
         self.idle: list[Child] = []
         self.isolated: deque[Execution] = deque()  # isolated executions that wait for a child
         self.suspects: list[Waiting] = []
-        self.failures = 0  # children in a row that could not begin
+        self.failures = 0  # children in a row that could not start
         self.not_before_s = 0.0
 
     @property
     def starting(self) -> int:
-        """The number of children that have not begun yet."""
+        """The number of living children that have not imported the app yet."""
         return sum(not child.ready and not child.dead for child in self.children)
 
     def wants_isolated(self) -> bool:
-        """Return whether isolated executions need one more child."""
+        """Return True if the waiting isolated executions need one more child, and the limit allows it."""
         mine = [child for child in self.children if not child.suspects and not child.retired]
         return len(mine) < self._limit and sum(not child.ready for child in mine) < len(self.isolated)
 
     def wants_shared(self) -> bool:
-        """Return whether suspects need one more child, because none of the present ones can take them."""
+        """Return True if waiting suspects need one more child than is starting, and the limit allows it."""
         shared = self._shared()
         coming = sum(not child.ready for child in shared)
         sizes = Counter(one.execution.seats for one in self.suspects)
@@ -53,12 +53,12 @@ class ChildPool:
         return coming < wanted and len(shared) < self._suspects_max
 
     def shares(self) -> bool:
-        """Return whether suspects have a child, or one is starting for them."""
+        """Return True if a child runs suspects, or is starting for them."""
         return bool(self._shared())
 
     def shared_child(self, execution: Execution, *, any_size: bool) -> Child | None:
-        """Return a child for a suspect: one with suspects of the same company, else an idle one, else, with `any_size`,
-        any with room."""
+        """Return a child for a suspect, if any: one with suspects of the same company, else an idle one, else, with
+        `any_size`, any with room."""
         shared = [
             c
             for c in self._shared()
@@ -68,7 +68,7 @@ class ChildPool:
             if child.most == execution.seats:
                 return child
         if self.idle and len(self._shared()) < self._suspects_max:
-            child = self.idle.pop()  # the one used last, as its caches are warm
+            child = self.idle.pop()  # the child used last, as its caches are warm
             child.suspects = True
             return child
         return shared[0] if shared and any_size else None
@@ -79,7 +79,7 @@ class ChildPool:
             self.idle.remove(child)
 
     def all_waiting(self) -> list[Execution]:
-        """Remove and return all waiting executions."""
+        """Remove all executions that wait for a child of this pool, and return them."""
         waiting = [*self.isolated, *(one.execution for one in self.suspects)]
         self.isolated.clear()
         self.suspects = []

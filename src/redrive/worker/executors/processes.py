@@ -39,22 +39,22 @@ from .pool import ChildPool, Waiting
 if TYPE_CHECKING:
     from ..crash.ledger import CrashSlots
 
-SUSPECTS_EACH = 2  # children for suspects per processor
+SUSPECTS_EACH = 2  # children for suspects, per processor
 
 
 def suspects_max() -> int:
-    """Return the default for the most children with suspects."""
+    """Return the default number of children that may run suspects."""
     return SUSPECTS_EACH * processors()
 
 
 class Recycling(Struct, frozen=True):
-    """When a child is replaced: after so many messages, or once it had that much resident memory."""
+    """When a child is replaced: `after` so many messages, or once it had `memory` bytes of resident memory."""
 
     after: int | None = None
     memory: int | None = None
 
     def is_due(self, child: Child) -> bool:
-        """Return whether this child is to be replaced."""
+        """Return True if this child is to be replaced."""
         if self.after is not None and child.ran >= self.after:
             return True
         return self.memory is not None and (child.peak_bytes or 0) >= self.memory
@@ -96,9 +96,9 @@ class ProcessExecutor:
         self._app, self._origin, self._slots, self._store = app, origin, slots, app.store
         self._finish, self._start_other, self._notice = finish, start_other, notice
         self._worker, self._recycling = worker, recycling
-        # The memory limits of isolated tasks. Their children are kept; those of suspects are not.
+        # The memory limits of isolated tasks: children of these pools are kept warm, children for suspects are not.
         self._kept_warm = {task.memory_bytes for task in app.tasks.values() if task.place == "process"}
-        self._missing: set[str] = set()  # tasks of the app that a child lacked after importing it
+        self._missing: set[str] = set()  # tasks of the app that a child did not have after importing it
         self._finished: list[Execution] = []
         self._thread = EventThread("redrive-processes", self._round)
         self._children = Children(
@@ -114,23 +114,19 @@ class ProcessExecutor:
         )
         self._helpers: ThreadPoolExecutor | None = None
 
-    # -- from any thread
-
     def start(self, execution: Execution) -> None:
-        """Run an execution in a child, as soon as there is one."""
+        """Run an execution in a child as soon as one is free. Thread-safe."""
         self._thread.call(partial(self._place, execution))
 
     def takes(self, task: str) -> bool:
-        """Return whether suspects of that task can run in a child: it has the task, and a child can be started."""
+        """Return True if suspects of that task can run in a child: children have the task, and one can be started."""
         return task not in self._missing and self._children.can_begin()
 
     def close(self) -> None:
-        """Retire idle children, and kill the others. Returns when all have ended."""
+        """Retire idle children, kill the others, and wait until all have ended."""
         self._thread.close(self._end_all)
         if self._helpers is not None:
             self._helpers.shutdown(wait=False, cancel_futures=True)
-
-    # -- on the thread
 
     def _round(self) -> float | None:
         self._seat_all()
@@ -150,10 +146,8 @@ class ProcessExecutor:
             memory, self._recycling.memory is not None,
         )  # fmt: skip
 
-    # -- a child for each
-
     def _place(self, execution: Execution) -> None:
-        """Assign an execution to an idle child, or queue it for one."""
+        """Assign an execution to an idle child, or queue it until a child is free."""
         pool = self._children.pool_of(execution.task.memory_bytes)
         now = time.monotonic()
         if execution.apart and (now >= pool.not_before_s or pool.shares()):
@@ -161,7 +155,7 @@ class ProcessExecutor:
                 Waiting(execution, now, now + patience_s(execution.delivery.message))
             )  # `_seat_all` is called next
         elif pool.idle:
-            self._assign(pool.idle.pop(), execution)  # the one used last, as its caches are warm
+            self._assign(pool.idle.pop(), execution)  # the child used last, as its caches are warm
         elif now < pool.not_before_s:
             self._put_off(execution, pool)
         else:
@@ -169,7 +163,7 @@ class ProcessExecutor:
             self._children.grow(pool)
 
     def _seat_all(self) -> None:
-        """Assign waiting suspects to children, first those with the largest company."""
+        """Assign waiting suspects to children, the largest company first, and start more children if needed."""
         for pool in self._children.pools():
             if pool.suspects:
                 self._seat(pool, any_size=False)
@@ -188,7 +182,7 @@ class ProcessExecutor:
                 self._assign(child, one.execution)
 
     def _put_off_late(self, pool: ChildPool, now: float) -> None:
-        """Release suspects that have waited for too long, uncounted."""
+        """Defer the suspects of a pool that have waited for a child for too long, uncounted."""
         late = [one for one in pool.suspects if now >= one.until_s]
         pool.suspects = [one for one in pool.suspects if now < one.until_s]
         for one in late:
@@ -236,7 +230,7 @@ class ProcessExecutor:
             self._stop(child, number, execution.context._stop)
 
     def _send_stop(self, child: Child, number: int, why: str) -> None:
-        """Ask the handler to stop. Thread-safe."""
+        """Ask the child to stop the handler of the execution with this number. Thread-safe."""
         self._thread.call(partial(self._stop, child, number, why))
 
     def _stop(self, child: Child, number: int, why: str) -> None:
@@ -245,10 +239,8 @@ class ProcessExecutor:
         self._children.send(child, Stop(number, "cancel" if why == "kill" else why))
         if why in ("drain", "kill") or all(
             execution.cause == "lease" for execution in child.executions.values()
-        ):  # a lost lease of one does not end the others
+        ):  # the lost lease of one suspect does not end the others in its child
             self._children.end_by(child, min(child.kill_at_s, time.monotonic() + UNWIND_S))
-
-    # -- what comes from children
 
     def _received(self, child: Child, frame: ToWorker) -> None:
         if isinstance(frame, Ended):
@@ -264,7 +256,7 @@ class ProcessExecutor:
             self._children.grow(self._children.pool_of(child.memory))
         elif isinstance(frame, Broken):
             child.broken = frame.text
-            self._children.end_by(child, time.monotonic() + END_S)  # a thread of the app may delay its end
+            self._children.end_by(child, time.monotonic() + END_S)  # a thread of the app may delay the child's end
 
     def _ended(self, child: Child, execution: Execution, frame: Ended) -> None:
         child.peak_bytes = frame.peak_bytes or child.peak_bytes
@@ -297,17 +289,15 @@ class ProcessExecutor:
         if in_doubt > 1:
             self._notice("child_died", f"{how(death)} with {in_doubt} suspects; fewer of them will run together")
 
-    # -- ends
-
     def _done(self, execution: Execution) -> None:
-        """Finish an execution, and start the next one."""
+        """Finish an execution, and start those that its end lets start."""
         execution.finished_s = time.monotonic()
         self._finished.append(execution)
         for following in execution.limit.leave():
             self.start(following) if following.executor == "process" else self._start_other(following)
 
     def _put_off(self, execution: Execution, pool: ChildPool) -> None:
-        """Release an execution for a while, uncounted, as no child can run it."""
+        """Defer an execution, uncounted, until the pool may start a child, as none can run it now."""
         wait_ms = int(max(PAUSE_S[0], pool.not_before_s - time.monotonic()) * 1000)
         execution.decision = RetryAt.deferred(self._store.now_ms() + wait_ms, "no process")
         self._done(execution)
@@ -317,12 +307,12 @@ class ProcessExecutor:
             self._put_off(execution, pool)
 
     def _vacate(self, child: Child, number: int) -> None:
-        """Remove an ended execution from its child."""
+        """Remove an ended execution from its child, and free the child if it was the last one."""
         if child.leave(number):
             self._free(child)
 
     def _free(self, child: Child) -> None:
-        """Give a child without executions the next one, keep it idle, or let it end."""
+        """Give a child without executions the next waiting one, keep the child idle, or let it end."""
         pool = self._children.pool_of(child.memory)
         child.suspects = False
         if child.dead:
@@ -335,15 +325,13 @@ class ProcessExecutor:
         else:
             self._children.keep_idle(child, warm=child.memory in self._kept_warm)
 
-    # -- calls of the store, which would hold up the thread
-
     def _help(self, what: Callable[..., None], *args: Any) -> None:
         if self._helpers is None:
             self._helpers = ThreadPoolExecutor(READERS, "redrive-helper")
         self._helpers.submit(what, *args)
 
     def _fetch(self, child: Child, number: int, execution: Execution) -> None:
-        """Read the body of an execution from blob storage."""
+        """Read the body of an execution's message from blob storage, and pass it to the thread of the children."""
         body, fetched, failed = None, Fetched(), None
         try:
             body = whole_body(self._store, execution.delivery.message)
@@ -351,7 +339,7 @@ class ProcessExecutor:
             fetched = Fetched(signals=Signals(unreadable=str(error)))
         except BlobsUnavailable as error:
             fetched = Fetched(signals=Signals(unfetched=str(error)))
-        except Exception as error:  # a failed run, as if the handler ran in a thread
+        except Exception as error:  # counts as a failed run, as in a thread
             failed = fault_of(execution, error)
         self._thread.call(partial(self._fetched, child, number, body, fetched, failed))
 
@@ -370,9 +358,9 @@ class ProcessExecutor:
         self._vacate(child, number)
 
     def _keep(self, child: Child, execution: Execution, frame: Checkpoint) -> None:
-        """Write a checkpoint of an execution, and send the answer."""
+        """Store the checkpoint of an execution that its child sent, and send the answer to the child."""
         try:
             kept = CheckpointAnswer(frame.number, self._store.checkpoint(execution.delivery.receipt, frame.state))
-        except Exception as error:  # any error must be answered, as the handler waits
+        except Exception as error:  # every error is answered, as the handler waits
             kept = CheckpointAnswer(frame.number, False, type(error).__name__, str(error))
         self._thread.call(partial(self._children.send, child, kept))

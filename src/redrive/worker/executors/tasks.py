@@ -49,7 +49,7 @@ class TaskExecutor:
         self._readers: ThreadPoolExecutor | None = None
         self._watch_at_s = float("inf")
         self._watcher: asyncio.TimerHandle | None = None
-        self.turned_s = time.monotonic()  # the last known turn of the loop, updated a few times a second
+        self.turned_s = time.monotonic()  # time.monotonic() of the loop's last known turn, updated a few times a second
 
     def start(self, execution: Execution) -> None:
         execution.handle = self._loop.create_task(self._run(execution))
@@ -66,12 +66,12 @@ class TaskExecutor:
                     execution.keep(result)
         except BaseException as error:  # also SystemExit: it fails the message, and must not end the worker
             if isinstance(error, GeneratorExit) and self._loop.is_closed():
-                raise  # the worker left it behind, and it is collected now
+                raise  # the worker abandoned this coroutine, which is now being collected
             execution.fault = fault_of(execution, error)
         self._done(execution)
 
     async def _fetched(self, execution: Execution) -> Fetched:
-        """Read the body in a thread, so that a slow disk delays neither the loop nor enqueues."""
+        """Read the execution's body in a thread, so that a slow disk delays neither the event loop nor enqueues."""
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READERS, "redrive-reader")
         try:
@@ -96,8 +96,7 @@ class TaskExecutor:
         self._finish(finished)
 
     def watch(self) -> None:
-        """End executions past their timeouts or leases. Schedules itself for the next such time, at least a few times a
-        second."""
+        """End executions past their timeouts or leases. Schedules its own next call, at least a few times a second."""
         now = self.turned_s = time.monotonic()
         if self._slots is not None:
             self._slots.beat_loop(now)

@@ -14,10 +14,10 @@ from .shared_state import TRIES, SharedState
 if TYPE_CHECKING:
     from ...store import Store
 
-LOOK_MS = 1000  # ms between two claims of unknown tasks that were routed to a queue
-TRY_MS = 10_000  # ms between two tries to find held-back messages that are in groups
-GROUPED_SHARE = 4  # one of so many places is used to claim messages that then give up their groups' places
-GuardedTasks = tuple[tuple[LimitState, ...], set[str]]  # the guards that tasks share, and these tasks
+LOOK_MS = 1000  # ms between two claims from a queue whose known tasks are held back, for messages of tasks unknown here
+TRY_MS = 10_000  # ms between two searches of a queue for held-back messages that are in groups
+GROUPED_SHARE = 4  # one in so many places of a worker is used to claim messages that then give up their groups' places
+GuardedTasks = tuple[tuple[LimitState, ...], set[str]]  # guards, and the tasks that share exactly these guards
 _NONE: frozenset[str] = frozenset()
 
 
@@ -26,16 +26,16 @@ class ClaimLimits:
 
     def __init__(self, guards: LimitStates, shared: SharedState, store: Store, worker: str) -> None:
         self._guards, self._shared, self._store, self._worker = guards, shared, store, worker
-        self._empty: dict[str, set[str]] = {}  # by queue: tasks without due messages, since the last execution ended
-        self._looked_ms: dict[str, int] = {}  # by queue with all tasks held back: the last claim of unknown ones
+        self._empty: dict[str, set[str]] = {}  # by queue: the tasks without due messages since the last execution ended
+        self._looked_ms: dict[str, int] = {}  # with all known tasks held back: last claim of unknown ones
         self.grouped: set[str] = set()  # tasks with held-back messages in groups
-        self._tried_ms: dict[str, int] = {}  # by queue: the last try to find more of them
-        self._turns = 0  # with room for one message, every second one is claimed to give up its group's place
-        self.looking: set[str] = set()  # queues whose unknown tasks the last split claims
+        self._tried_ms: dict[str, int] = {}  # by queue: the last search for messages of `grouped`
+        self._turns = 0  # with room for one message, every second turn is given to them
+        self.looking: set[str] = set()  # queues that the last `split` searches for unknown tasks
 
     def split(self, rooms: Mapping[str, int]) -> list[tuple[str, int, frozenset[str]]]:
-        """Return what to claim, given the room of each queue: (queue, limit, tasks to skip). Limited tasks get no more
-        messages than may run, and their tokens are taken here; they are first, as they are few."""
+        """Return the claims for the room of each queue: (queue, limit, tasks to skip). Limited tasks get no more
+        messages than may run, and their tokens are taken here; these claims come first, as they are small."""
         now_ms = self._shared.now_ms()
         for guard in self._guards.whole.values():
             guard.promised = 0
@@ -51,7 +51,7 @@ class ClaimLimits:
         most = [min((self._open(guard, now_ms).count for guard in guards), default=math.inf) for guards, _ in kinds]
         everything = _NONE.union(*(tasks for _, tasks in kinds))
         giving, way = self._giving_way(queue, [kinds[n] for n in range(len(kinds)) if most[n] <= 0], everything, room)
-        bounded: dict[LimitState, tuple[int, set[str]]] = {}  # the number and the tasks, by the guard that limits them
+        bounded: dict[LimitState, tuple[int, set[str]]] = {}  # by guard: the number, and the tasks it limits
         held, free, left = set[str](), set[LimitState](), room - giving
         for n in sorted(range(len(kinds)), key=most.__getitem__):  # the tightest limit first
             guards, tasks = kinds[n]
@@ -67,7 +67,7 @@ class ClaimLimits:
             if by is None:
                 continue
             if by not in bounded and not count and by.promised and left > 1:
-                count = 1  # all is promised, perhaps to tasks without due messages: rather one too many than none
+                count = 1  # all is promised, perhaps to tasks without due messages
             if by in bounded or count:
                 more, others = bounded.get(by, (0, set()))
                 bounded[by] = more + count, others | tasks  # tasks that share a limit share a claim
@@ -91,10 +91,10 @@ class ClaimLimits:
     def _giving_way(
         self, queue: str, held: Sequence[GuardedTasks], everything: frozenset[str], room: int
     ) -> tuple[int, frozenset[str]]:
-        """Return the limit and the skipped tasks of a claim for messages that are to give up their groups' places:
-        those that an outage holds back, in a queue with other tasks. They are deferred, so that one tenant's outage of
-        one dependency does not stop the tenant's other tasks. Messages without a group wait unclaimed, and the head of
-        a strict group keeps its place anyway."""
+        """Return the limit and skipped tasks of a claim for messages that are to give up their groups' places: those
+        that an outage holds back, in a queue with other tasks. They are deferred, so that one tenant's outage of one
+        dependency does not stop the tenant's other tasks. Messages without a group wait unclaimed, and the head of a
+        strict group keeps its place anyway."""
         now_ms = self._shared.last_ms
         barred = _NONE.union(*(tasks for guards, tasks in held if self._bars(guards, now_ms)))
         if not barred or barred == everything or self._guards.strict(queue):
@@ -108,7 +108,8 @@ class ClaimLimits:
         return 1, barred
 
     def _looks(self, queue: str, now_ms: int) -> bool:
-        """Return whether to claim unknown tasks of a queue now, as its known tasks are all held back."""
+        """Return True at most once per LOOK_MS: claim the unknown tasks of this queue, as its known ones are
+        held back."""
         if abs(now_ms - self._looked_ms.get(queue, -LOOK_MS)) < LOOK_MS:
             return False
         self._looked_ms[queue] = now_ms
@@ -116,13 +117,13 @@ class ClaimLimits:
         return True
 
     def _open(self, guard: LimitState, now_ms: int) -> permits.ClaimAllowance:
-        """Return how many messages may be claimed now under this guard."""
+        """Return how many messages this guard allows to claim now; tokens of an earlier turn are dropped."""
         if guard.turn != guard.state.breaker.turn:
-            guard.pool, guard.turn = 0, guard.state.breaker.turn  # the tokens were for an earlier turn
+            guard.pool, guard.turn = 0, guard.state.breaker.turn  # from an earlier turn of the breaker
         return permits.allowance(guard.state, guard.d, now_ms, guard.free(self._worker), guard.pool)
 
     def _allow(self, guard: LimitState, wanted: int, now_ms: int) -> int:
-        """Return how many of `wanted` may be claimed beside those promised, and take their tokens."""
+        """Return how many of `wanted` the guard allows to claim beside those promised, and take their tokens."""
         wanted = int(min(wanted, self._open(guard, now_ms).count - guard.promised))
         if wanted <= 0 or not permits.bounded(guard.state, guard.d):
             return max(0, wanted)
@@ -137,8 +138,8 @@ class ClaimLimits:
         return max(0, min(wanted, guard.pool - guard.promised))
 
     def note(self, asks: Sequence[ClaimRequest], short: set[str], settled: bool) -> None:
-        """Record which tasks have no due messages, given the queues whose claims were short. Executions that ended
-        (`settled`) may have enqueued some."""
+        """Record the tasks without due messages: all that were claimed from a `short` queue. Executions that ended
+        (`settled`) may have enqueued more."""
         if settled:
             self._empty.clear()
         for ask in asks:
@@ -147,7 +148,7 @@ class ClaimLimits:
                 self._empty.setdefault(ask.queue, set()).update(tasks - ask.skip)
 
     def rests(self, queue: str) -> bool:
-        """Return whether all due messages of the queue belong to dependencies that may not be called at all."""
+        """Return True if all due messages of the queue belong to dependencies that may not be called at all now."""
         now_ms, rests, empty = self._store.now_ms(), False, self._empty.get(queue, set())
         for guards, tasks in self._guards.kinds(queue):
             if any(permits.stopped(guard.state, guard.d, now_ms) for guard in guards):
@@ -157,8 +158,7 @@ class ClaimLimits:
         return rests
 
     def waits(self, queue: str) -> tuple[frozenset[str] | None, float]:
-        """Return the tasks of the queue that may not be claimed now (None: all of them), and the ms until the next
-        check."""
+        """Return the tasks of the queue not to be claimed now (None: all), and the ms until that may change."""
         kinds, now_ms = self._guards.kinds(queue), self._store.now_ms()
         grouped = _NONE if self._guards.strict(queue) else self.grouped
         held, giving_way, pause_ms = set[str](), set[str](), math.inf

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...store import Store
     from ..execution import Execution
 
-_PACE = 0.1  # the weight of the last call in the mean duration
+_PACE = 0.1  # the weight of the last call in the mean duration of calls
 _number = numbers()
 
 
@@ -37,19 +37,17 @@ class Flow:
 
     def __init__(self, app: Registry, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
         self._tasks, self._store = app.tasks, store
-        self._worker = f"{worker}/{next(_number)}"  # unique: without identities all workers have one name
+        self._worker = f"{worker}/{next(_number)}"  # unique in the fleet: without identities all workers have one name
         self._guards = LimitStates(app)
         self._shared = SharedState(self._guards, store, self._worker, notice)
-        self._sharing: set[LimitState] = set()  # guards with adaptive concurrency and running calls
+        self._sharing: set[LimitState] = set()  # guards with adaptive concurrency that have running calls here
         self.claims = ClaimLimits(self._guards, self._shared, store, self._worker)
 
     def __bool__(self) -> bool:
         return bool(self._guards)
 
-    # -- before a call
-
     def admit(self, executions: Sequence[Execution]) -> None:
-        """Set `guards` of the executions that flow control limits, and `refusal` of those it defers."""
+        """Set `guards` of the executions that flow control limits, and `refusal` of those that it defers."""
         now_ms = self._shared.now_ms()
         asking = [execution for execution in executions if not self._goes(execution, now_ms)]
         if not asking:
@@ -57,7 +55,7 @@ class Flow:
         self._shared.refresh({guard for execution in asking for guard in execution.guards}, now_ms)
         asking = [execution for execution in asking if may_run(execution.delivery.message, self._tasks, now_ms)]
         shut = [execution for execution in asking if _shut(execution, now_ms)]
-        self._ask_each(1, shut, now_ms)  # they will not run, so they take no tokens of other controls
+        self._ask_each(1, shut, now_ms)  # these will not run, so they take no tokens of the other guards
         rest = [execution for execution in asking if execution not in set(shut)] if shut else asking
         for level in range(max((len(execution.guards) for execution in rest), default=0), 0, -1):
             self._ask_each(
@@ -67,7 +65,7 @@ class Flow:
             )
 
     def _goes(self, execution: Execution, now_ms: int) -> bool:
-        """Return whether the execution may run without a check, as most may: it has no control, or an idle one."""
+        """Set the execution's guards; return True if it may run without a check: it has none, or an idle one."""
         message = execution.delivery.message
         guards = self._guards.fixed.get((message.task, message.queue))
         if guards is None:
@@ -88,7 +86,7 @@ class Flow:
         return True
 
     def _ask_each(self, level: int, executions: Sequence[Execution], now_ms: int) -> None:
-        """Check, for each execution, the guard that is `level`th from the end of its guards."""
+        """Ask, for each execution, the guard that is `level`th from the end of its guards, and apply the answers."""
         asked: dict[LimitState, list[Execution]] = {}
         for execution in executions:
             asked.setdefault(execution.guards[-level], []).append(execution)
@@ -111,7 +109,7 @@ class Flow:
     def _answer(
         self, guard: LimitState, messages: Sequence[Message], now_ms: int
     ) -> tuple[DependencyState, DependencyState, permits.Answers]:
-        """Return the guard's state with local evidence, the state after these requests, and the answers to them."""
+        """Return the guard's state with local evidence, its state after these messages, and its answers to them."""
         base = self._shared.with_seen(guard, now_ms)
         free, pace_ms, tokens = guard.free(self._worker), guard.pace_ms, guard.pool
         return base, *permits.ask(base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens)
@@ -119,7 +117,7 @@ class Flow:
     def _tell(
         self, guard: LimitState, executions: Sequence[Execution], answers: permits.Answers, now_ms: int, last: bool
     ) -> None:
-        """Apply the answers: let executions run, or defer them."""
+        """Apply the guard's answers: let each execution run, or defer it. `last`: no other guard has to answer."""
         guard.pool -= answers.used
         if answers.used and not guard.pool:
             guard.seen.waited = True
@@ -144,20 +142,18 @@ class Flow:
                 guard.seen.firsts += message.attempt == 1
                 self._shared.dirty.add(guard)
 
-    # -- after a call
-
     def ended(self, execution: Execution) -> None:
-        """Record how a call ended, or that it never started."""
+        """Record how the call of an ended execution ended, or that the call never started."""
         last = execution.guards[-1]
         if of_queue(last.d):
             return  # failures of one task must not count for other tasks of its queue
         if execution.decision is not None or not execution.started_s:
-            self._give_back_probes(execution)  # also for an execution that another control deferred
+            self._give_back_probes(execution)  # also if another guard deferred the execution
             return
         run_s = execution.finished_s - execution.started_s
         last.pace_ms += _PACE * (run_s * 1000 - last.pace_ms)
         for guard in execution.guards:
-            if guard is last or guard.d.breaker is not None:  # the dependency's own guard, and that over all keys
+            if guard is last or guard.d.breaker is not None:  # `last` is the dependency's own guard
                 self._ended(guard, execution, run_s, guard is last)
         execution.probes = ()
 
@@ -171,7 +167,7 @@ class Flow:
             seen.well_ms = self._shared.last_ms
             return
         if not last:
-            asked_s = 0.0  # a wait that one key requests holds that key alone
+            asked_s = 0.0  # a wait that the provider requests for one key holds back only that key
         seen.asked_s = max(seen.asked_s, asked_s)
         if probing:
             self._probe_ended(guard, flow.owner_of(message), word)
@@ -183,13 +179,13 @@ class Flow:
             self._shared.urgent.add(guard)
 
     def left(self, execution: Execution) -> None:
-        """Stop counting an execution that the worker no longer holds."""
+        """Stop counting the call of an execution that the worker no longer holds."""
         if execution.counted:
             guard, execution.counted = execution.guards[-1], False
             guard.running -= 1
             if not guard.running:
                 self._sharing.discard(guard)
-            self._give_back_probes(execution)  # it never started, or its end is not reported
+            self._give_back_probes(execution)  # the call never started, or its end is not reported
 
     def _give_back_probes(self, execution: Execution) -> None:
         for guard in execution.probes:
@@ -202,7 +198,7 @@ class Flow:
         self._shared.urgent.add(guard)
 
     def _opens(self, guard: LimitState) -> bool:
-        """Return whether the evidence here would change the breaker, so that it is written at once."""
+        """Return True if the local evidence would change the guard's breaker, so that it must be written at once."""
         seen = guard.seen
         bad = seen.failure + seen.slow + seen.slow_failure + seen.retry_failure
         bad += seen.overloads if guard.state.breaker.ramp else 0
@@ -211,11 +207,9 @@ class Flow:
         state = self._shared.with_seen(guard, self._store.now_ms())
         return state.breaker.turn != guard.state.breaker.turn
 
-    # -- between
-
     def tick(self) -> None:
-        """Write evidence: a few times a second, or at once for guards whose breaker it changes. So a change of one of a
-        thousand keys' breakers does not write the counts of all others."""
+        """Write the evidence: a few times a second, or at once for a guard whose breaker it changes, so that this one's
+        change does not write the counts of a thousand other keys."""
         now_ms = self._shared.now_ms()
         urgent, self._shared.urgent = self._shared.urgent, set()
         if now_ms < self._shared.flush_ms:
@@ -232,7 +226,7 @@ class Flow:
         self._shared.note_turns()
 
     def close(self) -> None:
-        """Write the remaining evidence."""
+        """Return unused tokens, and write the evidence that is left."""
         for guard in self._guards.whole.values():
             self._shared.put_back(guard)
         self._shared.flush([*self._shared.dirty], self._store.now_ms())
@@ -245,7 +239,7 @@ def _shut(execution: Execution, now_ms: int) -> bool:
 
 
 def _with_passes(refusal: Refusal, granted: tuple[str, ...]) -> Refusal:
-    """Return the refusal, with the passes that other controls have granted."""
+    """Return the refusal of one guard with the passes that other guards have granted added."""
     if not granted:
         return refusal
     passes = tuple(dict.fromkeys((*refusal.deferral.passes, *granted)))

@@ -16,12 +16,12 @@ from ...flow.dependency import Dependency, DependencyState, PendingEvidence
 from ...message import Cell, GroupOrder, Message, version_of
 from ...registry import Registry
 
-KEYED_MAX = 10_000  # guards of keys that are kept; the least recently used are dropped first
-QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # prefixes and a suffix of the names of plain rates
+KEYED_MAX = 10_000  # guards of keys that a worker keeps; the least recently used one is dropped first
+QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # prefixes and a suffix in the names of rates that have no breaker
 
 
 class LimitState:
-    """The guard of one dependency, or of one key of it: its state as last read, and the evidence since."""
+    """The guard of one dependency, or of one key of it: its state as last read, and the evidence since that."""
 
     __slots__ = (
         "about",
@@ -43,18 +43,18 @@ class LimitState:
     def __init__(self, d: Dependency, key: str) -> None:
         self.d, self.about, self.cell = d, flow.about_of(d.name, key), flow.cell_of(d.name, key)
         self.state, self.read_ms = DependencyState(), -math.inf
-        self.version: int | None = 0  # None: unknown after a swap, which does not return the new version
+        self.version: int | None = 0  # None: unknown after a swap
         self.seen = PendingEvidence()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
-        self.pool = self.promised = 0  # tokens taken and not used yet, and those of them promised to claims
-        self.taken_ms, self.turn = 0.0, 0  # when they were taken, and in which turn of the breaker
+        self.pool = self.promised = 0  # tokens taken and not used yet, and how many of them are promised to claims
+        self.taken_ms, self.turn = 0.0, 0  # the time at which the tokens were taken, and the turn of the breaker then
 
     def saw(self, cell: Cell | None, now_ms: int) -> None:
-        """Take over the state of a cell that was just read."""
+        """Take over the state in a cell that was read at `now_ms`."""
         self.state, self.version, self.read_ms = flow.decode(cell), version_of(cell), now_ms
 
     def wrote(self, state: DependencyState, now_ms: int) -> None:
-        """Take over a state that was just written, with all evidence."""
+        """Take over a state that was written at `now_ms`, and drop the evidence, which it includes."""
         self.state, self.version, self.read_ms, self.seen = state, None, now_ms, PendingEvidence()
 
     def free(self, worker: str) -> float:
@@ -69,9 +69,9 @@ class LimitStates:
         self._app = app
         self._plans: dict[tuple[str, str], tuple[Dependency, ...]] = {}
         self._keyed: OrderedDict[str, LimitState] = OrderedDict()
-        self._kinds: dict[str, dict[tuple[LimitState, ...], set[str]]] = {}  # by queue: tasks by the guards they share
-        self.whole: dict[str, LimitState] = {}  # guards without a key
-        self.fixed: dict[tuple[str, str], tuple[LimitState, ...]] = {}  # by (task, queue), if no guard has keys
+        self._kinds: dict[str, dict[tuple[LimitState, ...], set[str]]] = {}  # by queue: tasks by guards
+        self.whole: dict[str, LimitState] = {}  # by the dependency's name: guards without a key
+        self.fixed: dict[tuple[str, str], tuple[LimitState, ...]] = {}  # by (task, queue), if none has a key
         for task in app.tasks.values():
             self._plan(task.name, task.queue)
 
@@ -91,13 +91,13 @@ class LimitStates:
         return queue in self._app.queues and self._app.queues[queue].group_order is GroupOrder.STRICT
 
     def kinds(self, queue: str) -> list[tuple[tuple[LimitState, ...], set[str]]]:
-        """Return the tasks known to be on a queue, by the guards they share."""
+        """Return the tasks known to be on a queue, with the guards that they share."""
         return [*self._kinds.get(queue, {}).items()]
 
     def of(self, message: Message) -> tuple[LimitState, ...]:
-        """Return the guards of a message, its dependency last; empty for most."""
+        """Return the guards of a message, that of its dependency last; empty for most messages."""
         if message.task not in self._app.tasks:
-            return ()  # nothing is cached, as producers may send any name
+            return ()  # not cached, as producers may send any task name
         plan = self._plan(message.task, message.queue)
         if all(d.per is None for d in plan):
             fixed = self.fixed[message.task, message.queue] = tuple(self.whole[d.name] for d in plan)
@@ -127,18 +127,18 @@ class LimitStates:
 
 
 def is_rate(name: str) -> bool:
-    """Return whether this is the name of a queue's, a task's or a key's rate, which has no breaker."""
+    """Return True if `name` is that of a queue's, a task's or a key's rate, which has no breaker."""
     return name.startswith((QUEUE, TASK)) or name.endswith(RATE)
 
 
 def of_queue(d: Dependency) -> bool:
-    """Return whether it is a queue's own rate."""
+    """Return True if this dependency is a queue's own rate."""
     return d.name.startswith(QUEUE)
 
 
 def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
-    """Return the controls of a message of this task on this queue: rates, then the breaker over all keys, if any, then
-    its dependency. Empty for most."""
+    """Return the controls of this task's messages on this queue: rates, then the breaker over all keys, if any, then
+    the dependency. Empty for most."""
     known = app.tasks.get(task)
     if known is None:
         return ()
@@ -152,7 +152,7 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
     if d is not None and d.rate is not None and d.rate.per is not None:
         rates.append((f"{d.name}{RATE}", d.rate))
         d = replace(d, rate=None)
-    # The name of a queue or a task may have a slash, that of a dependency may not.
+    # A queue's or task's name may contain a slash, a dependency's name may not.
     own = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
     parent = flow.parent_of(d) if d is not None else None
     return tuple(control for control in (*own, parent, d) if control is not None)

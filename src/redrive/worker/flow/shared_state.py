@@ -27,12 +27,12 @@ from .transitions import Transition, note
 if TYPE_CHECKING:
     from ...store import Store
 
-FRESH_MS = 250  # ms for which a copy is used, and for which counts wait to be written
-NAMES = "flow"  # the cell that lists the dependencies
+FRESH_MS = 250  # age in ms from which a copy of a cell is read again; also the ms between two writes of counts
+NAMES = "flow"  # the key of the cell that lists the dependencies' names
 names_of = msgspec.json.Decoder(list[str]).decode
-LOCAL_MS = 1000  # ms for which the copies are used before the cells are tried again
-TRIES = 20  # tries of a swap that other workers keep winning, after which the copy is used
-EXHAUSTED_EVERY_MS = 60_000  # ms between two reports of a worker that one budget is spent
+LOCAL_MS = 1000  # ms for which a worker uses only its copies after the cells could not be reached
+TRIES = 20  # tries of a swap that other workers win each time, after which the worker uses its copy
+EXHAUSTED_EVERY_MS = 60_000  # ms between two notices of one worker that a dependency's budget is spent
 _NOTICES = {
     "open": "breaker_opened",
     "forced_open": "breaker_opened",
@@ -49,14 +49,14 @@ class SharedState:
         self._guards, self._store, self._worker, self._notice = guards, store, worker, notice
         self.dirty: set[LimitState] = set()  # guards with unwritten evidence
         self.urgent: set[LimitState] = set()  # guards to write at the next tick
-        self._turned: list[tuple[str, Transition]] = []  # transitions that are not in the logs yet
-        self.flush_ms = 0.0  # when to write next
-        self.last_ms = 0  # the store's time at its last read
-        self._local_until_ms = 0.0  # when to try the cells again, while they cannot be reached
+        self._turned: list[tuple[str, Transition]] = []  # transitions that are not in the breakers' logs yet
+        self.flush_ms = 0.0  # the store's time of the next write of counts
+        self.last_ms = 0  # the store's time when `now_ms` last read it
+        self._local_until_ms = 0.0  # until then only the copies are used
         self._listed = False
 
     def now_ms(self) -> int:
-        """Return the store's time. If that was set back, discard the ages of all copies."""
+        """Return the store's time. If the clock was set back, forget when each copy was read."""
         now_ms = self._store.now_ms()
         if now_ms < self.last_ms - FRESH_MS:
             self.flush_ms = 0.0
@@ -67,24 +67,25 @@ class SharedState:
         return now_ms
 
     def with_seen(self, guard: LimitState, now_ms: int) -> DependencyState:
-        """Return the state with the local evidence applied, as it would be written."""
+        """Return the guard's state with the local evidence applied, as `write` would write it."""
         return calls.apply(guard.state, guard.d, guard.seen, now_ms, self._worker) if guard.seen else guard.state
 
     def be_heard(self, guard: LimitState, now_ms: int) -> None:
-        """Register this worker for its share of an adaptive concurrency, also during long calls."""
+        """Let the next write register this worker for its share of adaptive concurrency, if that is due, also in long
+        calls."""
         if guard.d.concurrency is not None and flow.unheard(guard.state, self._worker, now_ms):
             guard.seen.here = True
             self.dirty.add(guard)
 
     def put_back(self, guard: LimitState) -> None:
-        """Return unused tokens."""
+        """Let the next write return the guard's unused tokens."""
         if guard.pool:
             guard.seen.unused += guard.pool
             guard.pool = 0
             self.dirty.add(guard)
 
     def flush(self, guards: Iterable[LimitState], now_ms: int) -> None:
-        """Write the evidence of these guards."""
+        """Write the evidence of these guards, and try again for guards that other workers changed meanwhile."""
         for _ in range(TRIES):
             lost = [guard for guard in guards if guard.seen]
             self.dirty.difference_update(guard for guard in guards if not guard.seen)
@@ -95,7 +96,7 @@ class SharedState:
                 return
 
     def write(self, changes: Sequence[tuple[LimitState, DependencyState]], now_ms: int) -> set[LimitState]:
-        """Write these states, which include the evidence, in one swap. Returns the guards that others changed
+        """Write these states, which include the evidence, in one swap. Returns the guards that other workers changed
         meanwhile, after reading them again."""
         swaps = [Swap(g.cell, g.version or 0, flow.encode(state), flow.ttl_ms(state)) for g, state in changes]
         try:
@@ -118,7 +119,7 @@ class SharedState:
         return set(lost)
 
     def refresh(self, guards: Iterable[LimitState], now_ms: int) -> None:
-        """Read the guards whose copy is old, or whose version is unknown since it was written."""
+        """Read those of the guards whose copies are old, or whose versions are unknown since this worker wrote them."""
         self._read([guard for guard in guards if guard.version is None or guard.read_ms <= now_ms - FRESH_MS], now_ms)
 
     def _read(self, guards: Sequence[LimitState], now_ms: int) -> None:
@@ -133,10 +134,8 @@ class SharedState:
         for guard, cell in zip(guards, cells, strict=True):
             guard.saw(cell, now_ms)
 
-    # -- reporting
-
     def list_names(self, now_ms: int) -> None:
-        """List the dependencies in a cell, once, so that commands know them without the app."""
+        """Add the app's dependencies to the cell that lists them, once, so that commands know them without the app."""
         if self._listed or now_ms < self._local_until_ms:
             return
         mine = self._guards.names()
@@ -150,11 +149,11 @@ class SharedState:
                 if self._store.cells.swap([Swap(NAMES, version_of(cell), value)])[0]:
                     break
         except StoreError:
-            return  # the next flush tries again
+            return  # `list_names` is called again with the next flush
         self._listed = True
 
     def _changed(self, guard: LimitState, state: DependencyState) -> None:
-        """Report a breaker's transition that this worker made."""
+        """Report a breaker's change of status, if writing `state` for this guard made one."""
         before, after = guard.state.breaker, state.breaker
         if guard.d.breaker is None or before.status == after.status:
             return
@@ -168,15 +167,15 @@ class SharedState:
         self._turned.append((about, Transition(now_ms, before.status, after.status, why)))
 
     def note_turns(self) -> None:
-        """Add the last transitions to the breakers' logs, in one batch: an outage of a provider may turn the breakers
-        of a thousand keys."""
+        """Add the latest transitions to the breakers' logs, in one batch: an outage of a provider may change the
+        breakers of a thousand keys."""
         turned, self._turned = self._turned, []
         if turned and not self._local_until_ms:
-            with contextlib.suppress(StoreError):  # the log is for people only
+            with contextlib.suppress(StoreError):  # a log is only for people, so an error is ignored
                 note(self._store.cells, turned, durable=False)
 
     def exhausted(self, guard: LimitState, refusals: Sequence[Refusal | None], now_ms: int) -> None:
-        """Report, once a minute, that retries wait or die because the budget is spent."""
+        """Report, at most once a minute, that retries wait or die because the guard's budget is spent."""
         denied = [r for r in refusals if r is not None and r.deferral.why == "budget"]
         if denied and now_ms >= guard.exhausted_ms:
             guard.exhausted_ms = now_ms + EXHAUSTED_EVERY_MS

@@ -13,13 +13,13 @@ from ...message import Swap, decoded, version_of
 if TYPE_CHECKING:
     from ...store import Cells
 
-KEPT = 20  # transitions of one dependency, or of one key of it
+KEPT = 20  # transitions that the log of one dependency, or of one key of it, keeps
 KEPT_MS = 30 * 86_400_000
 _TRIES = 20
 
 
 class Transition(Struct, frozen=True):
-    """A transition of a breaker. `actor` and `reason` are set if a person forced it, `why` if it changed by itself."""
+    """A change of a breaker's status. `actor` and `reason` are set if a person forced it, otherwise `why`."""
 
     at_ms: int
     before: str
@@ -38,8 +38,8 @@ def read(cells: Cells, about: str) -> list[Transition]:
 
 
 def note(cells: Cells, turned: Sequence[tuple[str, Transition]], *, durable: bool = True) -> None:
-    """Add transitions, each with its NAME or NAME/KEY. Concurrent ones are all kept, as a lost swap is repeated. Raises
-    StoreError."""
+    """Add transitions, each with its NAME or NAME/KEY, to the logs. Concurrent ones are all kept, as a lost swap is
+    repeated. Raises StoreError."""
     left: dict[str, list[Transition]] = {}
     for about, transition in turned:
         left.setdefault(about, []).append(transition)
@@ -56,11 +56,11 @@ def note(cells: Cells, turned: Sequence[tuple[str, Transition]], *, durable: boo
 
 
 def _read(cells: Cells, abouts: Sequence[str]) -> list[tuple[int, list[Transition]]]:
-    """Return the version and the transitions of each log."""
+    """Return the version and the transitions of the log of each NAME or NAME/KEY."""
     stored = cells.read([cell_of(about) for about in abouts])
     return [(version_of(cell), decoded(cell, _decode, [])) for cell in stored]
 
 
 def cell_of(about: str) -> str:
-    """Return the key of the log's cell."""
+    """Return the key of the cell with the log of `NAME` or `NAME/KEY`."""
     return f"flow-log/{about}"

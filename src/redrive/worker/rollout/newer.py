@@ -26,9 +26,9 @@ from ..execution import Execution, judge
 from ..services import Service
 from .pauses import EVERY_TASK, PAUSE_S, TaskPauses
 
-FRESH_S = 1.0  # seconds for which knowledge about other workers may be used for decisions
-READ_S = 2.0  # seconds between two reads while a task is left to others
-UNSEEN_MS = 4_000  # ms between two claims of a message that a starting worker cannot wake
+FRESH_S = 1.0  # seconds for which knowledge about other workers may be used before it is read again
+READ_S = 2.0  # seconds between two reads of that knowledge while a task is left to other workers
+UNSEEN_MS = 4_000  # ms between two claims of a message if a newer worker cannot wake it when it starts
 AGAIN_S = (1.0, 3.0)  # seconds until a released message is due, if this worker cannot leave it in its place
 
 
@@ -51,10 +51,8 @@ class Newer(Service):
         self._knowledge = Knowledge(store) if store.traits.cells else None
         self._read_s = -math.inf
 
-    # -- deciding
-
     def decide(self, executions: Sequence[Execution]) -> None:
-        """Decide again about executions that may be of a newer release, with the knowledge of other workers. Raises
+        """Decide again about executions that may be of a newer release, by what other workers know. Raises
         StoreError."""
         unknown = [execution for execution in executions if execution.unroutable is not None]
         if unknown and self._knowledge is None:
@@ -86,7 +84,7 @@ class Newer(Service):
 
     def _guess(self, unknown: Sequence[Execution]) -> None:
         """Release unknown messages to other workers first, as these do not report what they know. SQS may not record
-        since when a message waits, so there it waits longer at each receive."""
+        since when a message waits, so there each release is longer."""
         now_ms = self._store.now_ms()
         for execution in unknown:
             message = execution.delivery.message
@@ -101,13 +99,13 @@ class Newer(Service):
         return knowledge.known_ms(message.queue, message.task, message.version, signals.unknown, above)
 
     def _again_ms(self, execution: Execution, now_ms: int) -> int:
-        """Return when the message is due again: unchanged, to keep its place, if this worker can skip it there."""
+        """Return when the message is due again: at its old time, to keep its place, if this worker can skip it."""
         if self._burst or self._pauses.is_clogged(execution.delivery.message.queue):
             return now_ms + round(uniform(*AGAIN_S) * 1000)
         return min(now_ms, execution.delivery.due_ms or now_ms)
 
     def _leave(self, executions: Sequence[Execution]) -> None:
-        """Stop claiming messages like these for a while."""
+        """Stop claiming messages of these executions' tasks, while a worker knows the task or for a moment."""
         held, skips = self._held(), self._store.traits.skips
         if not skips:
             self._store.quiesce({execution.delivery.message.queue for execution in executions})
@@ -127,15 +125,13 @@ class Newer(Service):
             ]
             self._pauses.rest(queue, name, mostly=2 * len(some) >= len(like))
 
-    # -- between exchanges
-
     def look(self, *, now: bool = False) -> None:
-        """Claim tasks again that no living worker knows any more."""
+        """Resume claims of tasks that no living worker knows any more."""
         knowledge = self._knowledge
         if not self._pauses or knowledge is None or time.monotonic() - self._read_s < READ_S:
             return
         self._refresh(knowledge, READ_S)
-        old_s = time.monotonic() - 2 * PAUSE_S[1]  # a task last paused before this begins with a short pause
+        old_s = time.monotonic() - 2 * PAUSE_S[1]  # pauses before this are forgotten
         for queue, pauses in [*self._pauses.by_queue.items()]:
             for name, pause in [*pauses.items()]:
                 if math.isinf(pause.until_s):
@@ -152,7 +148,7 @@ class Newer(Service):
 
 
 def _put_off(execution: Execution, at_ms: int, *, sooner: bool = True) -> None:
-    """Move the due time of a parked execution to `at_ms`, if that is earlier (`sooner`), or else if it is later."""
+    """Move the due time of a parked execution to `at_ms` if that is earlier; with `sooner=False`, if it is later."""
     decision = execution.decision
     if isinstance(decision, RetryAt) and decision.why == "parked":
         choose = min if sooner else max

@@ -10,16 +10,16 @@ from msgspec import Struct
 
 from ...chance import uniform
 
-PAUSE_S = (0.1, 1.0)  # seconds for which a known task is left to others, at first and at most
-QUEUE_PAUSE_S = (1.0, 3.0)  # the same for every task of a queue, where each received message costs requests
-CLOGGED_S = 1.0  # seconds for which a queue counts as clogged
+PAUSE_S = (0.1, 1.0)  # the first and the longest pause, in seconds, in which a known task is left to others
+QUEUE_PAUSE_S = (1.0, 3.0)  # the same for all tasks of a queue together, where each received message costs requests
+CLOGGED_S = 1.0  # seconds after a clogged claim for which its queue counts as clogged
 EVERY_TASK = ""  # means all tasks of a queue, for a store that cannot skip some
 _NONE: frozenset[str] = frozenset()
 
 
 class TaskPause(Struct):
-    """Until when a task is not claimed (`math.inf`: while a worker that knows it lives), and the length of the last
-    pause. `version` is that of the oldest message of an unknown task."""
+    """A pause of a task's claims until `until_s` (`math.inf`: while a worker that knows it lives), and its length.
+    `version` is that of the oldest message of an unknown task."""
 
     until_s: float
     pause_s: float = 0.0
@@ -49,14 +49,14 @@ class TaskPauses:
         pause.until_s = time.monotonic() + uniform(0.5, 1.0) * pause.pause_s
 
     def forget(self, queue: str, task: str) -> None:
-        """Claim the task again."""
+        """Let messages of this task be claimed again."""
         pauses = self.by_queue[queue]
         pauses.pop(task, None)
         if not pauses:
             del self.by_queue[queue]
 
     def skip(self, queue: str) -> frozenset[str] | None:
-        """Return the tasks of the queue to skip now; None for all of them."""
+        """Return the tasks of the queue that are not to be claimed now; None for all of them."""
         if queue in self.stopped:
             return None
         pauses = self.by_queue.get(queue)
@@ -67,7 +67,7 @@ class TaskPauses:
         return None if EVERY_TASK in names else names
 
     def wake_ms(self) -> float:
-        """Return the ms until a task may be claimed again."""
+        """Return the ms until the next pause of a task ends."""
         now_s = time.monotonic()
         ends = [p.until_s for pauses in self.by_queue.values() for p in pauses.values() if p.until_s > now_s]
         return (min(ends, default=math.inf) - now_s) * 1000
@@ -78,5 +78,5 @@ class TaskPauses:
             self._clogged_s[queue] = time.monotonic()
 
     def is_clogged(self, queue: str) -> bool:
-        """Return whether the queue was clogged within CLOGGED_S."""
+        """Return True if a claim from the queue was clogged less than CLOGGED_S ago."""
         return time.monotonic() - self._clogged_s.get(queue, -math.inf) < CLOGGED_S

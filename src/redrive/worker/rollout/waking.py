@@ -10,9 +10,9 @@ from ...presence import Teller, release_of, waiting_tasks
 from ...store import Store
 from ...task import TaskSpec
 
-TIMES = 3  # renewals that wake messages: workers that do not know of this one yet may still defer some
+TIMES = 3  # renewals that wake messages: workers that do not know this one yet may defer more of them meanwhile
 PAGE = 100
-PAGES_MAX = 200  # pages per wake
+PAGES_MAX = 200  # pages of messages that one wake reads at most
 
 
 class Waking:
@@ -26,7 +26,8 @@ class Waking:
         self._teller, self._left = Teller(store), TIMES
 
     def renewed(self) -> None:
-        """Handle a renewal of the record. Raises StoreError."""
+        """Report the worker's tasks after a renewal of its record; the first TIMES times wake messages. Raises
+        StoreError."""
         if self._draining():
             return
         self._teller.tell(release_of(self._queues, self._tasks))
@@ -35,7 +36,7 @@ class Waking:
             self._left -= 1
 
     def wake(self) -> None:
-        """Make messages due that were deferred because no worker knew their tasks. Raises StoreError."""
+        """Make messages of this worker's tasks due that no worker knew so far. Raises StoreError."""
         if not (self._store.traits.finds and self._store.traits.triages):
             return
         named = waiting_tasks(self._store)

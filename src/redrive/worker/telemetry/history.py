@@ -13,8 +13,8 @@ from ...history.tally import band, crash_key, dead_key, deferral_keys, fault_key
 from ...message import Delivery, Settled
 from ..settlement import Outcome, first_due_ms
 
-_LAST = ATTEMPTS - 1  # the counter of this attempt and all later ones
-_CRASHED_S = 1.0  # seconds without claims until crashes are written: the next message may crash it
+_LAST = ATTEMPTS - 1  # the index of the counter for this attempt and all later ones
+_CRASHED_S = 1.0  # seconds without claims after which a crash is written
 _NOTHING_WRITTEN = (Settled.STALE.value, Settled.CANCELLED.value)
 _RESTS = ("dead", "quarantined")
 
@@ -26,13 +26,13 @@ class Counted:
         self._flusher, self._recorder = flusher, flusher.recorder
 
     def settled(self, outcomes: Sequence[Outcome], events: Sequence[DeliveryEvent | None], now_ms: int) -> None:
-        """Count settled deliveries. A plain outcome that was settled needs no event."""
+        """Count settled deliveries, given the event of each. It may be None for a plain outcome."""
         recorder, clock_ms = self._recorder, now_ms - time.monotonic() * 1000
         queue = task = None
         crashed = False
         with recorder.lock:
             recorder.turn(now_ms)
-            for o, event in zip(outcomes, events, strict=True):  # once per message, so lean
+            for o, event in zip(outcomes, events, strict=True):  # this runs once per message, so it is kept lean
                 delivery, started_s = o.delivery, o.started_s
                 message = delivery.message
                 if message.task != task or message.queue != queue:  # most batches have one task
@@ -72,8 +72,8 @@ class Counted:
         self._written(crashed)
 
     def _written(self, crashed: bool) -> None:
-        """Write the counts with the next turn of the flusher; at once after a crash, as the next crash may come soon
-        and would lose them."""
+        """Let the flusher write the counts with its next turn; at once if one `crashed`, as the next crash may come
+        soon and would lose the counts."""
         self._flusher.counted()
         if crashed:
             self._flusher.finish(_CRASHED_S)
@@ -83,7 +83,7 @@ class Counted:
         self._flusher.finish()
 
     def _count(self, series: MinuteSeries, delivery: Delivery | None, fate: DeliveryEvent) -> bool:
-        """Count a delivery; return whether it was a crash."""
+        """Count a delivery in this series; return True if the delivery crashed."""
         outcome = fate.outcome
         series.count(outcome_key(outcome, band(fate.attempt)))
         if fate.fault is not None:
@@ -111,8 +111,8 @@ class Counted:
 
 
 def _count_causes(series: MinuteSeries, fate: DeliveryEvent) -> bool:
-    """Count the causes of crashes at the end of a message's life, as causes may become known until then. Returns
-    whether there were any."""
+    """Count the causes of a message's crashes at the end of its life, as causes may become known until then. Returns
+    True if there were any."""
     for cause in fate.causes:
         series.count(crash_key(cause or "unknown"))
     return bool(fate.causes)

@@ -45,7 +45,7 @@ class WorkerPresence(Service):
         self.trips = self.keeper.trips
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Measure how late this event loop is. Call it on the loop's thread."""
+        """Measure from now on how late this event loop runs its callbacks. Call it on the loop's thread."""
         self._loop = loop
         if is_on(self._store):
             self._lag.start(loop)
@@ -65,7 +65,7 @@ class WorkerPresence(Service):
             self._loop.call_soon_threadsafe(self._lag.stop)
 
     def sample(self) -> WorkerInfo:
-        """Return the current record. Called on the keeper's thread."""
+        """Return the worker's record as of now. Called on the keeper's thread."""
         held = self._in_flight.all()
         running = [execution for execution in held if execution.started_s and not execution.finished_s]
         hang, now_ms, oldest = self._hangs.hang, self._store.now_ms(), _oldest(held)
@@ -90,7 +90,7 @@ class WorkerPresence(Service):
 
 
 def _oldest(held: Sequence[Execution]) -> dict[str, int]:
-    """Return, by queue, the due time of the oldest message that has not begun."""
+    """Return, by queue, the due time of the oldest held message that has not begun."""
     oldest: dict[str, int] = {}
     for execution in held:
         if not execution.started_s:
@@ -101,7 +101,7 @@ def _oldest(held: Sequence[Execution]) -> dict[str, int]:
 
 
 def _listed(held: Sequence[Execution], running: Sequence[Execution], now_ms: int) -> tuple[HeldMessage, ...]:
-    """Return the running messages, the longest first, then those that wait to start."""
+    """Return up to LISTED_MAX held messages: the running ones, the longest first, then those that wait to start."""
     now_s = time.monotonic()
     some = sorted(running, key=lambda execution: execution.started_s)[:LISTED_MAX]
     some += [execution for execution in held if not execution.started_s][: LISTED_MAX - len(some)]
