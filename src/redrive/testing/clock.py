@@ -1,4 +1,4 @@
-"""A clock that moves only when a test says so."""
+"""A clock that moves only when a test advances it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import threading
 
 from ..duration import Duration, milliseconds
 
-START_MS = 1_750_000_000_000  # 15 June 2025, so that times in failures read like times
+START_MS = 1_750_000_000_000  # 15 June 2025, so that times in a failure are recognisable as dates
 
 
 class ManualClock:
-    """Time that moves only by `advance`, to be given to a store as its `clock_ms`. Any number of threads may use it.
+    """A clock that moves only by `advance`, to be passed to a store as its `clock_ms`. Thread-safe.
 
     >>> clock = ManualClock(0)
     >>> clock.advance("5m")

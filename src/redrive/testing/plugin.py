@@ -38,7 +38,7 @@ def rd(request: pytest.FixtureRequest) -> Iterator[Kit]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the kit's report to the report of a failed test."""
+    """Add the report of the test's kit to the report of a failed test."""
     report = yield
     kit: Any = getattr(item, "funcargs", {}).get("rd")
     if report.failed and report.when == "call" and hasattr(kit, "report"):

@@ -38,7 +38,7 @@ from ...store import Store
 from ..clock import ManualClock
 
 LEASE_MS = 30_000
-PATIENCE_S = 20.0  # how long a test waits for what must happen; only failing tests wait that long
+PATIENCE_S = 20.0  # seconds for which a test waits for an expected event; only failing tests wait that long
 
 OpenStore = Callable[[], Store]
 
@@ -48,7 +48,7 @@ class Contract(ABC):
 
     @abstractmethod
     def make_store(self, clock: ManualClock, place: Path) -> Store:
-        """Return a handle on the data named by `place`, with `clock` as its time."""
+        """Return a handle on the data named by `place`, with `clock` as the store's time."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
@@ -73,7 +73,7 @@ class Contract(ABC):
 
 
 def another(store: Store, open_store: OpenStore) -> Store | None:
-    """One more handle; None where the store is for one process and refuses it while the first is open."""
+    """Return one more handle on the test's data; None if the store is for one process and refuses a second handle."""
     try:
         return open_store()
     except StoreUnavailable:
@@ -95,7 +95,7 @@ _later = count()
 
 
 def _later_id(store: Store) -> str:
-    """An id that sorts after all before it, so that `in_order` restores the order of putting."""
+    """Return a message id that sorts after all earlier ones, so that `in_order` restores the order of putting."""
     return f"{fresh_id(store)[:14]}7000-8000-{next(_later):012x}"
 
 
@@ -115,12 +115,12 @@ def claim(store: Store, *args: Any, **parts: Any) -> list[Delivery]:
 
 
 def in_order(store: Store, deliveries: list[Delivery]) -> list[Delivery]:
-    """Return deliveries as the store gave them; sorted by enqueue if it promises no order."""
+    """Return the deliveries as the store gave them; sorted by enqueue if the store promises no order."""
     return deliveries if store.traits.priorities else sorted(deliveries, key=lambda d: d.message.id)
 
 
 class AnyOrder(list[str]):
-    """Equal to every list of the same ids."""
+    """A list of ids that equals every list of the same ids, in any order."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, list) and sorted(self) == sorted(other)
@@ -139,7 +139,7 @@ def claimed_ids(store: Store, *args: Any, **parts: Any) -> list[str]:
 
 
 def ordered(store: Store, ids: Sequence[str]) -> list[str]:
-    """Return the ids in this order, if the store promises one."""
+    """Return a list to compare with: these ids in this order, or in any order if the store promises none."""
     return [*ids] if store.traits.priorities else AnyOrder(ids)
 
 
@@ -156,18 +156,19 @@ def look(store: Store, id: str) -> Message:
 
 
 def seen(store: Store, id: str, lane: Lane = Lane.READY) -> Message | None:
-    """Return a message in this lane; None only if the store cannot find such messages, or not their bodies."""
+    """Return the message if it is in this lane; None if the store cannot find such messages, or cannot read their
+    bodies."""
     message = look(store, id) if shown(store, lane) == [lane] else store.find([id])[0]
     return None if message is not None and message.content == ABSENT else message
 
 
 def given(store: Store, id: str) -> Message:
-    """Return the waiting messages; from the next claim if the store cannot find them."""
+    """Return the waiting message; if the store cannot find waiting messages, from the next claim."""
     return seen(store, id) or next(d.message for d in claim(store) if d.message.id == id)
 
 
 def has_history(store: Store, message: Message, *faults: Fault) -> bool:
-    """Return whether this is its history; a part of it is enough if a store keeps none beside a waiting message."""
+    """Return True if these faults are the message's history; a part of them is enough for a store without cells."""
     return message.faults == faults or (not store.traits.cells and {*message.faults} < {*faults})
 
 
@@ -182,12 +183,12 @@ def die(
 
 
 def lanes(store: Store, *ids: str) -> list[Lane | None]:
-    """Return the lanes of these messages; None for one that the store does not know."""
+    """Return the lane of each of these messages; None for a message that the store does not know."""
     return [None if message is None else message.lane for message in store.find(ids)]
 
 
 def shown(store: Store, *lanes: Lane | None) -> list[Lane | None]:
-    """Return the answer of `lanes` for messages in these, as far as the store can find them."""
+    """Return what `lanes` answers for messages in these lanes: None for a lane whose messages the store cannot find."""
     traits = store.traits
     hidden = {Lane.READY: not (traits.finds or traits.cancels), Lane.DONE: not traits.keeps_done}
     hidden |= dict.fromkeys(RESTING, not traits.triages)
@@ -201,7 +202,7 @@ def fault(text: str = "boom", **parts: Any) -> Fault:
 def bury(
     store: Store, lane: Lane = Lane.DEAD, *, why: Fault | None = None, reason: str = "permanent", **parts: Any
 ) -> str:
-    """Put a message and bring it to rest in the dead or quarantine lane."""
+    """Put a message, let it die into the dead or quarantine lane, and return its id."""
     id = put_one(store, **parts)
     delivery = next(d for d in claim(store, parts.get("queue", "default"), 1000) if d.message.id == id)
     decision = DeadLetter(reason) if lane is Lane.DEAD else Quarantine(reason=reason)
@@ -219,12 +220,12 @@ def fresh_id(store: Store) -> str:
 
 
 def values(store: Store, *keys: str) -> list[bytes | None]:
-    """Of these cells."""
+    """Return the value of each of these cells; None for a cell that does not exist."""
     return [None if cell is None else cell.value for cell in store.cells.read(keys)]
 
 
 def in_threads(*works: Callable[[], object]) -> None:
-    """Run all at the same time to the end; the first error is raised here."""
+    """Run all functions at the same time to their ends, each in a thread, and raise the first error here."""
     errors: list[BaseException] = []
     together = threading.Barrier(len(works))
 

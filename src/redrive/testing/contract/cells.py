@@ -36,10 +36,10 @@ def values(cells: Cells, *keys: str) -> list[bytes | None]:
 
 
 class CellRules:
-    """Rules of cells, wherever they are stored. `more_cells` gives one more handle on the same ones, where several may
-    share them; `forget` lets the time and work pass in which a place may forget what is gone."""
+    """Rules of cells, wherever they are stored. `more_cells` returns one more handle on the same cells, if several
+    handles may share them; `forget` lets so much time and work pass that the cells may forget expired versions."""
 
-    increments = 25  # of each contending thread; fewer where a swap takes milliseconds
+    increments = 25  # increments by each contending thread; fewer where a swap takes milliseconds
 
     def test_cells_are_read_in_the_order_asked(self, cells: Cells) -> None:
         assert cells.read(["a", "b"]) == [None, None]
@@ -51,7 +51,7 @@ class CellRules:
 
     def test_a_swap_needs_the_version_that_is_there(self, cells: Cells) -> None:
         swap = cells.swap
-        assert swap([Swap("a", 1, b"x"), Swap("a", ELSEWHERE, b"x")]) == [False, False]  # there is none
+        assert swap([Swap("a", 1, b"x"), Swap("a", ELSEWHERE, b"x")]) == [False, False]  # the cell does not exist
         assert swap([Swap("a", 0, b"1")]) == [True]
         first = version(cells, "a")
         assert swap([Swap("a", 0, b"x"), Swap("a", first + 1, b"x")]) == [False, False]
@@ -77,7 +77,7 @@ class CellRules:
             second = version(cells, "a")
             assert first < second and not seen & {first, second}
             seen |= {first, second}
-            clock.advance("1s")  # it expires
+            clock.advance("1s")  # the cell expires
             forget()
             assert swap([Swap("a", 0, b"3")]) == [True]
             third = version(cells, "a")
@@ -103,7 +103,7 @@ class CellRules:
         assert values(cells, "short", "long", "ever") == [b"1", b"2", b"3"]
         clock.advance("1ms")
         assert values(cells, "short", "long", "ever") == [None, b"2", b"3"]
-        assert cells.swap([Swap("short", short, b"x")]) == [False]  # expired is not there
+        assert cells.swap([Swap("short", short, b"x")]) == [False]  # an expired cell does not exist
         clock.advance("1000d")
         assert values(cells, "short", "long", "ever") == [None, None, b"3"]
         forget()
@@ -234,7 +234,7 @@ class OpenCellRules(CellRules, ABC):
             seen |= at
             assert cells.swap([Swap("gone", version(cells, "gone"), None)]) == [True]
             with pytest.raises(Conflict):
-                cells.swap_all([Swap("gone", 0, b"x"), Swap("short", 0, b"x")])  # that one is still there
+                cells.swap_all([Swap("gone", 0, b"x"), Swap("short", 0, b"x")])  # `short` still exists
             assert cells.read(["gone"]) == [None]
             clock.advance("1s")
 

@@ -80,7 +80,9 @@ class ClaimRules(Contract):
             claim_one(store, lease_ms=5000)
         clock.advance("60s")
         due_ms = claim_one(store).due_ms
-        if wait != "none" and not store.traits.finds:  # the queue service may not say how long it kept it back
+        if (
+            wait != "none" and not store.traits.finds
+        ):  # the queue service may not report how long it held the message back
             assert began_ms <= due_ms <= clock()
         else:
             assert due_ms in (began_ms, began_ms + 1) if wait == "none" else 0 <= due_ms - began_ms - 5000 <= 1000
@@ -116,7 +118,7 @@ class ClaimRules(Contract):
             assert (short.until_ms, long.until_ms) == (clock() + 1000, clock() + 9000)
             clock.advance("2s")
             assert claimed_ids(store) == [short.message.id]
-        else:  # what comes in any order may come with the longest lease that was asked for
+        else:  # claims in any order may get the longest lease that was requested
             assert clock() + 1000 <= short.until_ms <= long.until_ms == clock() + 9000
 
     def test_priority_comes_first_then_due_time_then_the_order_of_putting(
@@ -155,7 +157,7 @@ class ClaimRules(Contract):
         later = put_one(store, queue="slow")
         asks = [ask("slow"), ask("quick")]
         assert [d.message.id for d in store.exchange([], asks).deliveries] == [quick]
-        store.configure("slow")  # changes nothing
+        store.configure("slow")  # a change of nothing
         assert claim(store, "slow") == []
         store.configure("slow", paused=False)
         assert store.paused() == frozenset()
@@ -300,7 +302,7 @@ def _ids(deliveries: Sequence[Delivery]) -> list[str]:
 
 
 def _retrying(store: Store, clock: ManualClock, count: int, *, skip: Sequence[str] = (), **parts: Any) -> list[str]:
-    """Messages that failed once, and are due now, in the order of their ids here."""
+    """Return the ids of `count` messages that failed once and are due now, in the order of their claim."""
     put(store, *[draft(**parts) for _ in range(count)])
     deliveries = claim(store, limit=count, skip=skip)
     for at, delivery in enumerate(deliveries):

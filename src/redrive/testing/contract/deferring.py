@@ -266,7 +266,7 @@ class CrashRules(Contract):
         if store.traits.counts_crashes:
             assert (message.crashes, message.attempt) == (2, 1)
         clock.advance(LEASE_MS / 1000)
-        assert claim_one(store).message.crashes_alone == 1  # it ran in company that time
+        assert claim_one(store).message.crashes_alone == 1  # the message ran in company that time
 
     @takes("finds")
     def test_what_was_cancelled_is_not_run_again(self, store: Store, clock: ManualClock) -> None:
@@ -276,8 +276,6 @@ class CrashRules(Contract):
         assert settle(store, delivery, RetryAt(clock(), crashed=True), fault=KILLED) is Settled.CANCELLED
         message = look(store, id)
         assert (message.lane, message.reason, message.faults) == (Lane.DONE, "cancelled", (KILLED,))
-
-    # -- how a worker died
 
     @takes("releases")
     def test_what_lapses_keeps_how_its_worker_died(self, store: Store) -> None:
@@ -342,19 +340,19 @@ class SkipRules(Contract):
         elsewhere = put_one(store, task="b", queue="other")
         assert returns(
             lambda: store.wait([ask(skip=["a", "c"])], timeout_ms=FAR_MS)
-        )  # it may find something: who knows
+        )  # the claim may find messages of tasks that are not skipped
         clogged = frozenset({"default"})
         asks = (ask(skip=["a"], limit=2), ask("other", skip=["a"]))
         assert self._exchange(store, *asks) == ([low, elsewhere], clogged)
         assert self._exchange(store, *asks) == ([], clogged)
-        assert self._exchange(store, ask(skip=["nothing"], limit=1))[1] == frozenset()  # it claimed its whole limit
+        assert self._exchange(store, ask(skip=["nothing"], limit=1))[1] == frozenset()  # the claim reached its limit
         assert self._exchange(store, ask(limit=1))[1] == frozenset()
         assert self._exchange(store, ask(skip=["a"], limit=0)) == ([], frozenset())
         store.configure("default", paused=True)
         assert self._exchange(store, ask(skip=["a"])) == ([], frozenset())
         store.configure("default", paused=False)
         taken = claimed_ids(store, limit=SKIP_LOOKED + 10)
-        while more := claimed_ids(store, limit=SKIP_LOOKED + 10):  # a store may give less than was asked
+        while more := claimed_ids(store, limit=SKIP_LOOKED + 10):  # a store may return fewer messages than requested
             taken += more
         assert behind in taken
 

@@ -56,7 +56,7 @@ class GroupRules(Contract):
         deliveries = claim(store)
         assert len(deliveries) == width
         done = store.exchange([Settlement(d.receipt, Ack()) for d in deliveries], [ask()])
-        assert len(done.deliveries) == width  # the places an ack frees are taken in the same exchange
+        assert len(done.deliveries) == width  # the places that an ack frees are taken in the same exchange
 
     @takes("widths")
     def test_parked_messages_are_scheduled(self, store: Store, clock: ManualClock) -> None:
@@ -92,7 +92,7 @@ class GroupRules(Contract):
         delivery = claim_one(store)
         assert delivery.message.id == second
         clock.advance("5s")
-        assert claim(store) == []  # its time came, and it is in line
+        assert claim(store) == []  # the message is due, and parked in its group
         settle_one(store, delivery, Ack())
         assert claimed_ids(store) == [third]
         settle_one(store, claim_all_of(store, clock)[0], Ack())
@@ -119,7 +119,7 @@ class GroupRules(Contract):
         delivery = claim_one(store, lease_ms=100_000)
         assert delivery.message.held_ms == 0
         clock.advance("10s")
-        assert claim(store) == []  # and `late` is in line from here on
+        assert claim(store) == []  # from here on `late` is parked, too
         clock.advance("20s")
         settle_one(store, delivery, Ack())
         delivery = claim_one(store)
@@ -338,7 +338,7 @@ class WidthRules(Contract):
     def test_a_wait_ends_when_a_member_may_join(self, store: Store, clock: ManualClock) -> None:
         put_one(store, group="g", delay_ms=1000)
         clock.advance("2s")
-        store.wait([ask()], timeout_ms=60_000)  # returns at once: else the test would time out
+        store.wait([ask()], timeout_ms=60_000)  # the wait returns at once; otherwise the test would time out
         assert len(claim(store)) == 1
 
 
@@ -348,6 +348,6 @@ def settle_all(store: Store, deliveries: list[Delivery]) -> None:
 
 
 def claim_all_of(store: Store, clock: ManualClock) -> list[Delivery]:
-    """Claim again what is leased, by letting the leases run out."""
+    """Let the leases expire, and claim the leased messages again."""
     clock.advance(LEASE_MS / 1000 + 1)
     return claim(store)

@@ -10,7 +10,7 @@ from ..clock import ManualClock
 from .base import Contract, bury, claim, claim_one, draft, lanes, look, put, put_one, settle, shown
 from .weaker import lacks, takes
 
-SWEEP_S = 61.0  # done messages that are over go within a minute of exchanges
+SWEEP_S = 61.0  # seconds of exchanges after which done messages beyond their retention are deleted
 
 
 class KeepRules(Contract):
@@ -94,14 +94,16 @@ class KeepRules(Contract):
     def test_retention_touches_nothing_else(self, store: Store, clock: ManualClock) -> None:
         dead, poison, other = bury(store), bury(store, Lane.QUARANTINE), bury(store, queue="q")
         (waiting,) = put(store, draft())
-        clock.advance("400d" if store.traits.finds else "10d")  # a record of what waits lasts as long as the message
+        clock.advance(
+            "400d" if store.traits.finds else "10d"
+        )  # the record of a waiting message lasts as long as the message
         assert store.retain("default") == (0, 0)
         assert store.retain("default", done=Keep(0, 0), dead=Keep(0, 0)) == (0, 1)
         left = shown(store, None, Lane.QUARANTINE, Lane.DEAD, Lane.READY)
         assert lanes(store, dead, poison, other, waiting) == left
 
     def rested(self, store: Store, clock: ManualClock, lane: Lane) -> list[str]:
-        """Five messages that ended in this lane ten seconds apart; the last ten seconds ago."""
+        """Return the ids of five messages that ended in this lane ten seconds apart, the last one ten seconds ago."""
         ids = []
         for _ in range(5):
             if lane is Lane.DEAD:

@@ -105,12 +105,14 @@ class LeaseRules(Contract):
             delivery = claim_one(store)
             if alone:
                 store.extend([delivery.receipt], lease_ms=LEASE_MS, alone=True)
-                store.extend([delivery.receipt], lease_ms=LEASE_MS)  # a heartbeat does not take it back
+                store.extend([delivery.receipt], lease_ms=LEASE_MS)  # an extension does not undo the cancel
         clock.advance(LEASE_MS / 1000 + 1)
         message = claim_one(store).message
         if store.traits.counts_crashes:
             assert (message.suspect, message.crashes) == (True, 4)
-            assert message.crashes_alone == (2 if store.traits.cells else 0)  # where else would it be noted?
+            assert message.crashes_alone == (
+                2 if store.traits.cells else 0
+            )  # without cells, crashes alone are not recorded
         assert look(store, id).suspect == message.suspect
 
     @takes("releases")
@@ -162,7 +164,7 @@ class LeaseRules(Contract):
         words = store.extend([late.receipt], lease_ms=1000)
         if store.traits.fenced:
             assert words == [LeaseStatus.HELD] and claim(store) == []
-        else:  # it may have been too late
+        else:  # the release may have been too late
             assert len(claim(store)) <= 1 and claim(store) == []
 
     def test_extend_answers_each_receipt(self, store: Store, clock: ManualClock) -> None:
@@ -195,7 +197,7 @@ class LeaseRules(Contract):
         late = claim_one(other, worker="late")
         clock.advance(LEASE_MS / 1000)
         current = claim_one(store, worker="current")
-        if not store.traits.fenced:  # then it cannot know what another process claimed, and must not pretend to
+        if not store.traits.fenced:  # such a store cannot know what another process claimed
             assert settle(other, late, Ack()) is Settled.OK
             assert settle(store, current, Ack()) is Settled.OK
             assert claim(store) == claim(other) == []
@@ -275,8 +277,6 @@ class LeaseRules(Contract):
         message = claim_one(store).message
         assert (message.fence, message.attempt) == (2, 1)
 
-    # -- checkpoints
-
     @takes("cells")
     def test_a_checkpoint_stays_with_the_message(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store)
@@ -287,7 +287,7 @@ class LeaseRules(Contract):
             assert look(store, id).progress == state
         settle(store, delivery, RetryAt(clock()))
         assert claim_one(store).message.progress == b"page 2"
-        clock.advance(LEASE_MS / 1000)  # a crash
+        clock.advance(LEASE_MS / 1000)  # the lease expires, which counts as a crash
         assert claim_one(store).message.progress == b"page 2"
 
     @takes("cells", "triages")
@@ -299,8 +299,6 @@ class LeaseRules(Contract):
         assert look(store, id).progress == b"half"
         store.triage([handle(store, id)], Redrive())
         assert claim_one(store).message.progress == b"half"
-
-    # -- what the dead had
 
     @takes("releases")
     def test_release_gives_unstarted_messages_back_free(self, store: Store) -> None:

@@ -19,7 +19,7 @@ class LookRules(Contract):
         a, b = put(store, draft("a"), draft("b"))
         if not store.traits.finds:
             assert store.traits.cancels or store.find([b, a]) == [None, None]
-            claim(store)  # it finds what it holds
+            claim(store)  # the store finds what its worker holds
         messages = store.find([b, fresh_id(store), a, b, 'it\'s "none"'])
         assert [message and message.task for message in messages] == ["b", None, "a", "b", None]
         assert store.find([]) == []
@@ -38,8 +38,6 @@ class LookRules(Contract):
         assert store.ids_from(first, f"{ids[1][:8]}-2a5b-ffff-ffff-ffffffffffff", limit=10).found == known[:1]
         assert store.ids_from(f"{first[:6]}99{first[8:]}", last, limit=10) == Ids()
 
-    # -- counts
-
     def test_what_comes_due_is_counted_between_bounds_without_what_runs(self, store: Store, clock: ManualClock) -> None:
         now = clock()
         bounds = [now, now + 10_000, now + 20_000, now + 40 * 60_000]
@@ -49,7 +47,7 @@ class LookRules(Contract):
             return
         put(store, draft(), draft(priority=0))
         again, running = claim(store, lease_ms=15_000)
-        settle(store, again, RetryAt(now + 20_000))  # at the end of a span: within it
+        settle(store, again, RetryAt(now + 20_000))  # at the end of a span, which includes it
         put(store, draft(due_ms=now + 10_000), draft(due_ms=now + 10_001, priority=3), draft(queue="q", due_ms=now + 5))
         put(store, draft(due_ms=now + 20_001), draft(due_ms=now + 41 * 60_000), draft())
         assert store.due_counts("default", bounds) == [DueCount(1, 0), DueCount(2, 1), DueCount(1, 0)]
@@ -125,8 +123,6 @@ class LookRules(Contract):
             assert (store.counts().oldest_age_s, store.counts("q").oldest_age_s) == (10.0, 6.0)
             claim(store)
             assert (store.counts().oldest_age_s, store.counts("default").oldest_age_s) == (6.0, 0.0)
-
-    # -- peek
 
     @takes("triages")
     def test_peek_shows_a_lane_oldest_first_and_changes_nothing(self, store: Store, clock: ManualClock) -> None:
@@ -240,8 +236,6 @@ class LookRules(Contract):
         with pytest.raises(ValueError, match="cursor"):
             store.peek(Lane.DEAD, cursor=cursor)
 
-    # -- failure groups
-
     @takes("triages")
     def test_dead_messages_are_grouped_by_fingerprint_and_task(self, store: Store, clock: ManualClock) -> None:
         start = clock()
@@ -274,10 +268,8 @@ class LookRules(Contract):
         assert (group.count, group.sample_id) == (1, id)
         if store.traits.atomic_moves:
             assert (group.fingerprint, group.error) == ("", "")
-        else:  # it may be stored as if imported: listed under the last fault it had
+        else:  # the message may be stored as if imported: listed under its last fault
             assert (group.fingerprint, group.error) in [("", ""), ("f" * 16, "ValueError")]
-
-    # -- the set-up
 
     def test_a_doctor_says_what_is_wrong_in_lines_and_about_names_the_engine(self, store: Store) -> None:
         put_one(store)

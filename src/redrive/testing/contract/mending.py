@@ -91,7 +91,7 @@ class ReplaceRules(Contract):
         settle(store, claim_one(store), Ack())
         clock.advance("1m")
         after = put_one(store, key="k")
-        assert (after == new) == (key_for_ms > 0)  # held as long as it was to be
+        assert (after == new) == (key_for_ms > 0)  # the key is held exactly as long as requested
 
     @takes("triages", "unique")
     def test_a_key_that_another_message_holds_is_refused(self, store: Store) -> None:
@@ -111,12 +111,12 @@ class ReplaceRules(Contract):
         delivery = claim_one(store)
         assert delivery.message.id == second
         settle(store, delivery, Ack())
-        assert claimed_ids(store) == [new]  # it joined at the tail
+        assert claimed_ids(store) == [new]  # the message joined at the tail of its group
 
 
 class RestoreRules(Contract):
     def rich(self, store: Store, clock: ManualClock) -> Message:
-        """A dead message with all fields set."""
+        """Return a dead message whose fields are all set."""
         id = put_one(
             store,
             task="t",
@@ -148,7 +148,7 @@ class RestoreRules(Contract):
     def test_a_message_is_restored_as_it_was(self, store: Store, clock: ManualClock) -> None:
         message = self.rich(store, clock)
         groups = store.failure_groups()
-        assert store.restore([message]) == [False]  # it is stored
+        assert store.restore([message]) == [False]  # the message is still stored
         store.triage([handle(store, message.id)], Isolate("away"))
         store.triage([handle(store, message.id)], Redrive())
         settle(store, claim_one(store, queue="q"), Ack())
@@ -202,7 +202,7 @@ class RestoreRules(Contract):
             assert ("q" in store.paused()) is not paused and values(store, key) == [None]
             store.configure("q", paused=paused, swaps=[Swap(key, 0, b"1")])
             assert ("q" in store.paused()) is paused and values(store, key) == [b"1"]
-        store.configure("q", paused=False, swaps=[Swap("z", 0, b"1")])  # as it is
+        store.configure("q", paused=False, swaps=[Swap("z", 0, b"1")])  # the queue is not paused already
         assert values(store, "z") == [b"1"]
 
     @takes("cells", "widths")
@@ -269,7 +269,7 @@ class TrendRules(Contract):
         for why, wait in (("x", "50m"), ("x", "1m"), ("y", "9m"), ("x", "0s")):
             bury(store, why=fault(fingerprint=why * 16))
             clock.advance(wait)
-        # Of x 60, 10 and 0 minutes ago, of y 9.
+        # Fingerprint x failed 60, 10 and 0 minutes ago, y 9 minutes ago.
         numbers = {g.fingerprint[0]: (g.count, g.recent, g.earlier) for g in store.failure_groups(trend=True)}
         assert numbers == {"x": (3, 2, 1), "y": (1, 1, 0)}
         clock.advance("1ms")

@@ -56,7 +56,7 @@ MOVES: list[Verdict] = [Redrive(run="r"), Discard("no"), Isolate("no")]
 
 
 def finish(store: Store, keep_ms: int | None = None, **parts: object) -> str:
-    """Put a message, run it, and keep it done with a result."""
+    """Put a message, run it, keep it as done with a result, and return its id."""
     id = put_one(store, **parts)
     delivery = next(d for d in claim(store, limit=1000) if d.message.id == id)
     store.checkpoint(delivery.receipt, b"half")
@@ -65,13 +65,13 @@ def finish(store: Store, keep_ms: int | None = None, **parts: object) -> str:
 
 
 def handle_of(store: Store, id: str) -> Handle:
-    """The handle of a message; made up from its place if the store cannot find it."""
+    """Return the handle of a message; if the store cannot find the message, a handle made from its id."""
     (message,) = store.find([id])
     return message.handle if message is not None else Handle(id, 1, Lane.READY)
 
 
 def redrive(store: Store, **parts: Any) -> Redrive:
-    """A redrive that can be undone: with a delay where due messages leave at once and cannot be read any more."""
+    """Return a Redrive that can be undone: with a delay if the store cannot read due messages any more."""
     return Redrive(**parts, delay_ms=0 if store.traits.finds else WAY_MS)
 
 
@@ -127,7 +127,7 @@ class ReplayRules(Contract):
         assert (message.lane, message.due_ms, message.body) == (Lane.READY, clock(), b"1")
         assert (message.attempt, message.redrives, message.attempts_allowed) == (0, 1, 2)
         assert (message.result, message.progress, message.reason, message.rested_ms) == (None, None, None, None)
-        clock.advance("2h")  # it is not removed when its time as a done one is over
+        clock.advance("2h")  # the retention of done messages no longer applies to the redriven message
         store.exchange([], [])
         assert claimed_ids(store) == [id]
 
@@ -180,7 +180,7 @@ class ReturnRules(Contract):
     def test_a_returned_message_rests_as_it_did(self, store: Store, clock: ManualClock, lane: Lane) -> None:
         id = put_one(store, deadline_ms=clock() + 90_000, priority=1)
         claim_one(store)
-        clock.advance(LEASE_MS / 1000)  # a crash
+        clock.advance(LEASE_MS / 1000)  # the lease expires, which counts as a crash
         settle(store, claim_one(store), RetryAt(clock() + 2000, held=True), fault=fault("first"))
         clock.advance("2s")
         decision = DeadLetter("exhausted") if lane is Lane.DEAD else Quarantine()
@@ -215,7 +215,7 @@ class ReturnRules(Contract):
         assert store.triage([handle(store, id)], Return("first")) == [False]
         assert store.triage([handle(store, id)], Return("second")) == [True]
         assert look(store, id) == before and before.redrives == 1
-        assert before.run == "first" or not store.traits.atomic_moves  # then it is stored as if imported
+        assert before.run == "first" or not store.traits.atomic_moves  # otherwise the message is stored as if imported
 
     @takes("triages")
     def test_what_was_run_since_is_not_returned(self, store: Store, clock: ManualClock) -> None:
@@ -237,11 +237,11 @@ class ReturnRules(Contract):
         store.triage([handle(store, id)], Redrive(run="r"))
         settle(store, claim_one(store), RetryAt(clock() + 9000, counts=False, held=True), fault=fault("new", error="E"))
         assert store.triage([handle_of(store, id)], Return("r")) == [store.traits.finds]
-        if not store.traits.finds:  # it has left
+        if not store.traits.finds:  # the message has left the store
             return
         message = look(store, id)
         assert (message.rested_ms, message.held_ms, message.due_ms) == (before.rested_ms, before.held_ms, None)
-        assert [f.text for f in message.faults] == ["old", "new"]  # what was learnt stays
+        assert [f.text for f in message.faults] == ["old", "new"]  # the fault of the later run stays
         (group,) = store.failure_groups()
         assert (group.error, group.text) == ("ValueError", "old")
 
@@ -311,7 +311,7 @@ class ReadmitRules(Contract):
 
 
 class LineRules(Contract):
-    """Returns in groups."""
+    """Rules of the return of a redriven message whose queue has groups."""
 
     def strict(self, store: Store, on_dead: OnDead) -> None:
         store.configure("default", group_width=1, group_order=GroupOrder.STRICT, on_dead=on_dead)

@@ -91,8 +91,6 @@ def full_draft(store: Store) -> Draft:
 
 
 class PutRules(Contract):
-    # -- as it was
-
     def test_every_part_of_a_draft_arrives(self, store: Store) -> None:
         sent = full_draft(store)
         if not store.traits.unique:
@@ -135,7 +133,7 @@ class PutRules(Contract):
         first, second = put(store, draft(delay_ms=1500), draft(due_ms=clock() + 1500))
         if waiting := seen(store, second):
             assert waiting.due_ms == clock() + 1500
-            # The clock shows whole milliseconds: the one under way when it was put does not count.
+            # The clock shows whole milliseconds: the one in which the message was put does not count.
             assert look(store, first).due_ms in (clock() + 1500, clock() + 1501)
         clock.advance("1499ms")
         assert claim(store) == []
@@ -165,14 +163,15 @@ class PutRules(Contract):
         assert settled == [Settled.OK] * size
         assert store.find(ids) == [None] * size
 
-    # -- refused
-
     @pytest.mark.parametrize("parts", REFUSED.values(), ids=REFUSED)
     def test_a_draft_that_cannot_be_kept_is_refused_and_nothing_is_written(
         self, store: Store, parts: dict[str, Any]
     ) -> None:
         if "key" in parts and not store.traits.unique:
-            parts = parts | {"correlation_id": parts["key"], "key": None}  # no key is kept: bounded are all ids alike
+            parts = parts | {
+                "correlation_id": parts["key"],
+                "key": None,
+            }  # without unique keys, the bound of ids is tested with another id
         with pytest.raises(EnqueueError):
             store.put([draft(), draft(**parts)], swaps=[Swap("cell", 0, b"1")] if store.traits.cells else [])
         assert store.counts() == Counts() and claim(store) == []
@@ -180,7 +179,7 @@ class PutRules(Contract):
 
     def test_names_and_headers_at_their_bounds_arrive(self, store: Store) -> None:
         headers = {f"{n:03}": "v" * 652 for n in range(100)}  # 65,500 bytes
-        room = (store.traits.names_bytes_max or 10_000) - 255  # of task and key together
+        room = (store.traits.names_bytes_max or 10_000) - 255  # bytes for the names of task and key together
         key = "k" * min(room, 1024) if store.traits.unique else None
         put_one(store, task="t" * 255, correlation_id="c" * 1024, headers=headers, key=key)
         got = claim_one(store).message
@@ -207,7 +206,7 @@ class PutRules(Contract):
                 store.put([draft(id=other), draft(id=id, body=b"2")])
             assert look(store, id).body == b"1"
             assert store.find([other]) == [None]
-        else:  # one put does not know of another; but the first is not lost
+        else:  # one put does not notice the other, but the first message is not lost
             assert [(d.message.id, d.message.body) for d in claim(store)] == [(id, b"1")]
 
     @takes("unique")
@@ -225,8 +224,6 @@ class PutRules(Contract):
             store.put([draft()], swaps=[Swap("a", before[0].version, b"3"), Swap("b", 10**12, b"4")])
         assert store.cells.read(["a", "b"]) == before
         assert claimed_ids(store) == [done.id for done in put_done]
-
-    # -- what outlives a handle
 
     def test_what_was_put_outlives_the_handle_if_the_store_is_durable(
         self, store: Store, open_store: OpenStore

@@ -125,15 +125,13 @@ class SettleRules(Contract):
             assert [settled[n] for n in (0, 1, 3, 4, 5)] == ["ok"] * 5
         assert lanes(store, *ids) == shown(store, None, Lane.READY, Lane.DEAD, Lane.QUARANTINE, None)
 
-    # -- fused
-
     def test_one_call_settles_then_claims(self, store: Store, clock: ManualClock) -> None:
         ids = put(store, draft(), draft())
         delivery = claim_one(store, limit=1)
         first, second = sorted(ids, key=lambda id: id != delivery.message.id)
         result = store.exchange([Settlement(delivery.receipt, RetryAt(clock()))], [ask(limit=1), ask()])
         assert result.settled == [Settled.OK]
-        # What was settled is due again in the same call.
+        # The message that was put off is due again in the same call.
         assert {d.message.id: d.message.attempt for d in result.deliveries} == {first: 2, second: 1}
         result = store.exchange([Settlement(d.receipt, Ack()) for d in result.deliveries], [ask()])
         assert (result.settled, result.deliveries) == ([Settled.OK] * 2, [])
@@ -149,8 +147,6 @@ class SettleRules(Contract):
         delivery = claim_one(store)
         result = store.exchange([Settlement(delivery.receipt, Ack(), follow_ups=(draft("next"),))], [ask()])
         assert [d.message.task for d in result.deliveries] == ["next"]
-
-    # -- follow-ups and swaps
 
     def test_follow_ups_commit_with_the_settlement(self, store: Store, clock: ManualClock) -> None:
         put_one(store)
@@ -257,8 +253,6 @@ class SettleRules(Contract):
         assert done.settled == [Settled.OK]
         assert values(store, "a") == [b"1"]
 
-    # -- faults
-
     def test_every_part_of_a_fault_is_kept(self, store: Store) -> None:
         text = 'it\'s "quoted" ключ 🗝 \u2028 \\u0000 \x00 \x1b[31m [1,2] {}'
         whole = Fault(
@@ -309,7 +303,10 @@ class SettledSwapRules(Contract):
         at = version(store.cells, "there")
         swaps: Sequence[tuple[Swap, ...]] = (
             (Swap("a", 0, b"1"), Swap("there", at, b"1")),
-            (Swap("b", 0, b"2"), Swap("there", at, b"2")),  # that version is gone by then: b is not written either
+            (
+                Swap("b", 0, b"2"),
+                Swap("there", at, b"2"),
+            ),  # that version does not exist any more, so b is not written either
             (Swap("b", 0, b"3"),),
             (),
             (Swap("a", 0, b"5"), Swap("c", 0, b"5")),
@@ -337,8 +334,8 @@ class SettledSwapRules(Contract):
             (Swap("there", at, b"1", ttl_ms=5000),),
             (Swap("new", 0, b"1"),),
             (Swap("over", 0, b"1", ttl_ms=5000),),
-            (Swap("other", 0, b"1"),),  # it is there
-            (Swap("none", ELSEWHERE, b"1"),),  # there is none
+            (Swap("other", 0, b"1"),),  # the cell exists already
+            (Swap("none", ELSEWHERE, b"1"),),  # the cell does not exist
             (Swap("keyed", 0, b"1"),),
             (Swap("grouped", 0, b"1"),),
             (Swap("late", 0, b"1"),),

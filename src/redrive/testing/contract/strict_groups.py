@@ -25,7 +25,8 @@ from .weaker import takes
 
 
 class StrictRules(Contract):
-    """Strict order: one at a time, by enqueue; the head keeps its place through delay and retry."""
+    """Rules of strict order: one message of a group at a time, by enqueue; the head keeps its place through delay and
+    retry."""
 
     def strict(self, store: Store, on_dead: OnDead = OnDead.SKIP) -> None:
         store.configure("default", group_width=1, group_order=GroupOrder.STRICT, on_dead=on_dead)
@@ -128,7 +129,7 @@ class StrictRules(Contract):
     def test_a_discard_lets_a_blocked_group_go_on(self, store: Store) -> None:
         first, second = self.blocked(store)
         store.triage([handle(store, first)], Isolate("poison"))
-        assert claim(store) == []  # still its head
+        assert claim(store) == []  # the delayed message is still the head
         store.triage([handle(store, first)], Discard("seen"))
         assert claimed_ids(store) == [second]
 
@@ -142,7 +143,7 @@ class StrictRules(Contract):
         assert delivery.message.id == second
         store.triage([handle(store, first)], Redrive())
         settle_one(store, delivery, Ack())
-        assert claimed_ids(store) == [first]  # not head any more: it joined at the tail
+        assert claimed_ids(store) == [first]  # the redriven message is not the head any more: it joined at the tail
 
     @takes("widths")
     def test_a_redrive_to_another_queue_lets_a_blocked_group_go_on(self, store: Store) -> None:

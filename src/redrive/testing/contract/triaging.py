@@ -47,8 +47,6 @@ VERDICTS: list[Verdict] = [Redrive(), Discard("no"), Isolate("no")]
 
 
 class TriageRules(Contract):
-    # -- verdicts
-
     @pytest.mark.parametrize("lane", [Lane.DEAD, Lane.QUARANTINE])
     @takes("triages")
     def test_a_redriven_message_has_a_fresh_life(self, store: Store, clock: ManualClock, lane: Lane) -> None:
@@ -56,7 +54,7 @@ class TriageRules(Contract):
         parts: dict[str, Any] = {"body": b"1", "priority": 1, "correlation_id": "c", "deadline_ms": clock() + 10}
         id = put_one(store, **parts)
         claim_one(store)
-        clock.advance(LEASE_MS / 1000)  # a crash
+        clock.advance(LEASE_MS / 1000)  # the lease expires, which counts as a crash
         settle(store, claim_one(store), RetryAt(clock() + 2000, held=True), fault=fault("first"))
         clock.advance("2s")
         decision: Decision = DeadLetter("exhausted") if lane is Lane.DEAD else Quarantine()
@@ -71,7 +69,7 @@ class TriageRules(Contract):
         assert (message.attempt, message.crashes, message.crashes_alone, message.suspect) == (1, 0, 0, False)
         assert (message.life_ms, message.held_ms, message.deadline_ms) == (clock(), 0, None)
         assert (message.reason, message.rested_ms) == (None, None)
-        # And what it was stays: its first enqueue, its history, what it carries.
+        # The redriven message keeps its first enqueue, its history and its content.
         assert (message.enqueued_ms, message.correlation_id, message.body, message.priority) == (
             enqueued_ms,
             "c",
@@ -170,8 +168,6 @@ class TriageRules(Contract):
         assert store.triage(handles, Redrive()) == [True, False, True, False]
         assert store.triage([], Redrive()) == []
         assert [d.message.redrives for d in claim(store)] == [1, 1]
-
-    # -- cancel
 
     @takes("finds")
     def test_a_waiting_message_is_cancelled_at_once(self, store: Store, clock: ManualClock) -> None:

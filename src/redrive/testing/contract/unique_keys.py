@@ -40,14 +40,16 @@ class UniqueKeyRules(Contract):
 
     @takes("unique")
     def test_a_cancelled_message_gives_its_key_back(self, store: Store) -> None:
-        first = put_one(store, key="k", delay_ms=0 if store.traits.finds else 60_000)  # what surely waits
+        first = put_one(
+            store, key="k", delay_ms=0 if store.traits.finds else 60_000
+        )  # a message that waits without doubt
         store.cancel([first])
         second = _again(store)
         assert not second.duplicate
         assert second.id != first
         delivery = claim_one(store)
         store.cancel([second.id])
-        assert _again(store).duplicate  # it still runs
+        assert _again(store).duplicate  # the first message still runs
         settle(store, delivery, RetryAt(store.now_ms()))
         assert not _again(store).duplicate
 
@@ -78,7 +80,7 @@ class UniqueKeyRules(Contract):
         settle(store, claim_one(store), Ack())
         assert _again(store) == PutResult(id, True, "done")
         clock.advance("599s")
-        store.exchange([], [])  # where a store tidies up, it must not tidy this up
+        store.exchange([], [])  # a store that tidies up here must keep the key
         assert _again(store) == PutResult(id, True, "done")
         clock.advance("2s")
         assert not _again(store).duplicate

@@ -16,7 +16,7 @@ from .weaker import takes
 
 FAR_MS = 3 * int(PATIENCE_S) * 1000
 SHORT_MS = 40
-EARLY_RETURNS_MAX = 5  # "may find something" allows a store a false alarm now and then, but not to spin
+EARLY_RETURNS_MAX = 5  # false alarms that a wait may have, so that a store that returns again and again fails
 
 
 class WaitRules(Contract):
@@ -104,7 +104,7 @@ class WaitRules(Contract):
 
 
 def waits_out(store: Store, one: ClaimRequest) -> bool:
-    """Whether waits on this ask last, bar false alarms."""
+    """Return True if waits on this request last until their timeouts, apart from a few false alarms."""
     end_s = time.monotonic() + SHORT_MS / 1000
     returned = 0
     while (left_s := end_s - time.monotonic()) > 0:
@@ -114,14 +114,14 @@ def waits_out(store: Store, one: ClaimRequest) -> bool:
 
 
 def returns(call: Callable[[], object]) -> bool:
-    """Whether the call returns long before its own timeout."""
+    """Return True if the call returns long before its own timeout."""
     start_s = time.monotonic()
     call()
     return time.monotonic() - start_s < PATIENCE_S
 
 
 def _ends_by(store: Store, act: Callable[[], object]) -> bool:
-    """Whether a wait in another thread lasts, and then ends because of `act`."""
+    """Return True if a wait in another thread lasts until `act` is called, and then ends."""
     going, ended = threading.Event(), threading.Event()
 
     def wait() -> None:

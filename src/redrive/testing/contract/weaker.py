@@ -35,12 +35,12 @@ from .base import LEASE_MS, Contract, ask, claim, claim_one, draft, fresh_id, pu
 Rule = TypeVar("Rule", bound=Callable[..., None])
 
 
-_held_to: set[tuple[type, str]] = set()  # which tests were held to which lack
+_held_to: set[tuple[type, str]] = set()  # (class, trait) whose weaker behaviour is tested already
 
 
 def takes(*traits: str) -> Callable[[Rule], Rule]:
-    """For a rule about what these traits promise. A store that lacks one is held to what it does instead: once, as the
-    first of the rules that take the trait, since it would be the same for each."""
+    """Mark a rule that needs these traits. For a store that lacks one of them, the rule tests what the store does
+    instead, once per trait, since that is the same for each rule."""
 
     def taking(rule: Rule) -> Rule:
         looks_itself = "store" in inspect.signature(rule).parameters
@@ -64,7 +64,7 @@ def takes(*traits: str) -> Callable[[Rule], Rule]:
 
 
 def lacks(store: Store, trait: str) -> bool:
-    """Whether it lacks the trait; it has then been held to what it does instead."""
+    """Return True if the store lacks the trait, after testing what the store does instead."""
     if getattr(store.traits, trait):
         return False
     LESS[trait](store)
@@ -86,8 +86,11 @@ def no_cells(store: Store) -> None:
         with pytest.raises(Unsupported):
             call()
     assert (values(store, "a", "b"), store.paused()) == ([None, None], frozenset())
-    assert claim(store) == []  # nothing was put
-    assert (settle(store, delivery, Ack()), store.find([id])) == (Settled.OK, [None])  # nor settled
+    assert claim(store) == []  # the refused put stored nothing
+    assert (settle(store, delivery, Ack()), store.find([id])) == (
+        Settled.OK,
+        [None],
+    )  # the refused settlement changed nothing
 
 
 def no_look(store: Store) -> None:
@@ -96,7 +99,7 @@ def no_look(store: Store) -> None:
     id = put_one(store)
     assert store.find([id]) == [None]
     (delivery,) = claim(store)
-    assert store.find([id]) == [delivery.message]  # by who holds it
+    assert store.find([id]) == [delivery.message]  # by the handle that holds the message
     for lane in (Lane.READY, Lane.LEASED, Lane.DONE, None):
         with pytest.raises(Unsupported):
             store.peek(lane)
@@ -107,7 +110,8 @@ def no_look(store: Store) -> None:
 
 
 def by_record(store: Store) -> None:
-    """It does not distinguish due messages from those that run elsewhere, has no bodies, and lists nothing."""
+    """Test a store of records: it does not distinguish due messages from those that run elsewhere, has no bodies, and
+    lists nothing."""
     now = store.now_ms()
     due, later, runs, ends = put(store, draft(), draft(delay_ms=60_000), draft("r"), draft("r"))
     messages = [message for message in store.find([due, later]) if message is not None]
@@ -127,7 +131,7 @@ def by_record(store: Store) -> None:
     asked, over = Cancel.REQUESTED, Cancel.CANCELLED
     assert store.cancel(ids) == [asked, over, asked, asked, Cancel.UNKNOWN]
     assert store.extend([held[id].receipt for id in (runs, ends)], lease_ms=LEASE_MS) == [LeaseStatus.CANCEL] * 2
-    assert claim(store) == []  # what was asked to end is not delivered
+    assert claim(store) == []  # a cancelled message is not delivered
     assert settle(store, held[runs], RetryAt(now)) is Settled.CANCELLED
     assert settle(store, held[ends], Ack()) is Settled.OK
     assert [m and (m.lane, m.reason) for m in store.find(ids)] == [
@@ -152,7 +156,7 @@ def no_triage(store: Store) -> None:
     ):
         with pytest.raises(Unsupported):
             call()
-    assert claim(store) == []  # it rests, where this store cannot read
+    assert claim(store) == []  # the message is at rest in a lane that this store cannot read
 
 
 def no_kept(store: Store) -> None:
@@ -174,7 +178,9 @@ def no_widths(store: Store) -> None:
         store.groups("default")
     ids = put(store, draft(group="g"), draft(group="g"), draft(group="h"))
     held = claim(store)
-    assert [(d.message.id, d.message.group) for d in held] == list(zip(ids, "ggh", strict=True))  # all at once
+    assert [(d.message.id, d.message.group) for d in held] == list(
+        zip(ids, "ggh", strict=True)
+    )  # all messages of a group at once
 
 
 def no_skips(store: Store) -> None:
@@ -202,7 +208,8 @@ def no_keys(store: Store) -> None:
 
 
 def no_one_commit(store: Store) -> None:
-    """What a settlement sends, its swaps and its end are three steps; but swaps that do not apply stop it before."""
+    """Test that a settlement's follow-ups, swaps and end are three steps, and that swaps that do not apply stop it
+    before the first."""
     put(store, draft(), draft())
     store.cells.swap([Swap("there", 0, b"0")])
     stopped, good = claim(store)
@@ -218,7 +225,8 @@ def no_one_commit(store: Store) -> None:
 
 
 def no_fence(store: Store) -> None:
-    """Whatever it says of a receipt that is not the last one, the message is settled once and not lost."""
+    """Test that a message is settled once and not lost, whatever the store answers to a receipt that is not the last
+    one."""
     put_one(store)
     delivery = claim_one(store)
     assert settle(store, delivery, Ack()) is Settled.OK
@@ -227,7 +235,7 @@ def no_fence(store: Store) -> None:
 
 
 def no_order(store: Store) -> None:
-    """An ask that wants retries first gets what any ask does."""
+    """Test that a claim with `retries` gets the same messages as any other."""
     ids = put(store, draft(), draft())
     delivery, other = claim(store)
     settle(store, delivery, RetryAt(0))

@@ -1,4 +1,4 @@
-"""Words: whatever takes a member of an enumeration takes its text too, and refuses every other text."""
+"""Words: a parameter that takes a member of an enumeration also takes its text, and refuses every other text."""
 
 from __future__ import annotations
 

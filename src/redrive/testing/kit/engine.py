@@ -39,13 +39,14 @@ if TYPE_CHECKING:
 _DEAD = ("dead", "quarantined")
 WORKER = "kit"
 LOOKS_MAX = 1_000
-LEASE_MS = 30_000  # the defaults of a worker, as the next line: a test does not depend on the settings of the machine
+LEASE_MS = 30_000  # a worker's defaults, not the settings of the machine
 PARK_S = 300.0
 GRACE_S = 30.0
 
 
 class DrainPlan(Struct, frozen=True):
-    """Bounds of a drain: no jump beyond `end_ms`, an end once `enough` is true, an error after `deliveries_max`."""
+    """Bounds of a drain: no jump of the clock beyond `end_ms`, an end once `enough()` is true, an error after
+    `deliveries_max`."""
 
     end_ms: float
     enough: Callable[[], object]
@@ -53,7 +54,7 @@ class DrainPlan(Struct, frozen=True):
 
 
 class DrainCounts(Struct):
-    """The counts of a drain so far."""
+    """The counts of one drain until now."""
 
     deliveries: int = 0
     runs: int = 0
@@ -71,7 +72,7 @@ class DrainCounts(Struct):
             self.last_failure = repr(ran).strip()
 
     def add_unrun(self, event: DeliveryEvent) -> None:
-        self.done += event.outcome == "done"  # done unrun: a duplicate of a done message
+        self.done += event.outcome == "done"  # also a message that was not run, as a duplicate of a done one
         if event.outcome in _DEAD:
             self.dead += 1
             self.last_failure = f"{event.task} {event.outcome} unrun ({event.reason})" + (
@@ -102,7 +103,8 @@ class Engine:
         self._limit.park_ms = max(self._limit.park_ms, math.ceil(park_s * 1000))
 
     def turns(self, plan: DrainPlan, tally: DrainCounts) -> Generator[Execution]:
-        """Claim and admit messages, one of each queue in turn, and yield each for the caller to run."""
+        """Claim and admit messages, one of each queue in turn; yield each execution for the caller to run, then settle
+        it."""
         if not self.apps:
             raise ConfigError("no app is in use here; call rd.use(app) first, or set redrive_app in pytest's settings")
         for task in self.tasks.values():
@@ -111,7 +113,7 @@ class Engine:
             raise RuntimeError("this test's messages are being run already; a handler cannot run them too")
         self._busy = True
         try:
-            idle = 0  # successive claims that got nothing
+            idle = 0  # successive claims that got no message
             while not idle or self._jump(plan.end_ms, idle):
                 idle += 1
                 self._redriving.tick()
@@ -145,9 +147,9 @@ class Engine:
         return [Execution(delivery, self._limit, math.inf) for delivery in deliveries]
 
     def _jump(self, end_ms: float, idle: int) -> bool:
-        """Move the clock to the next due time; return False if nothing comes due until `end_ms`."""
+        """Move the clock to the next due time; return False if no message or redrive run is due until `end_ms`."""
         due_ms, now_ms = min(self.store.next_due_ms(), self._redriving.next_ms(end_ms)), self._clock.now_ms()
-        if due_ms <= now_ms:  # messages are due: each claim lets some groups admit the next of their messages
+        if due_ms <= now_ms:  # after each claim, some groups may admit their next messages
             return idle < LOOKS_MAX
         if due_ms == math.inf or due_ms > end_ms:
             return False
@@ -177,7 +179,8 @@ class Engine:
         tally.add_run(ran)
 
     def _pipeline_of(self, run: Execution) -> Pipeline:
-        """Return the pipeline of the message's app; for an unknown task, that of the first app."""
+        """Return the pipeline of the app that declares the execution's task; for an unknown task, that of the first
+        app."""
         task = self.tasks.get(run.delivery.message.task)
         app = self.apps[0] if task is None else task.app
         pipeline = self._pipelines.get(id(app))
@@ -192,9 +195,9 @@ class Engine:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
 
     def _settle(self, run: Execution, from_ms: int = 0) -> tuple[DeliveryEvent, Fault | None]:
-        """Settle an execution. `from_ms`: when its handler began; 0 if it did not."""
+        """Settle an execution; return its event and its fault. `from_ms`: when its handler began; 0 if it did not."""
         now_ms, pipeline = self._clock.now_ms(), self._pipeline_of(run)
-        if run.started_s:  # in virtual time: the real duration of a handler does not count
+        if run.started_s:  # in virtual time, as the real duration of a handler does not count
             run.finished_s = run.started_s + (now_ms - from_ms) / 1000
         pipeline.look_committed([run])
         [ended] = pipeline.decide([run], now_ms)
@@ -214,8 +217,8 @@ class Engine:
         return event, ended.settlement.fault
 
     def _exchange(self, pipeline: Pipeline, ended: Outcome, owner: App) -> Settled:
-        """Settle the message, with its redrive outcome if a redrive run moved it."""
-        # the same store; for an app with tracing, in the wrapper that makes spans
+        """Settle an execution in the store, with its redrive outcome if a redrive run moved its message."""
+        # The kit's store; for an app with tracing, in the wrapper that creates spans.
         word = owner.store.exchange(pipeline.settlements([ended]), []).settled[0]
         self._redriving.stir(ended.delivery.message.run)
         return word

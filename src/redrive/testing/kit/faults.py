@@ -13,20 +13,21 @@ from ...worker.middleware import around, traced
 
 
 class Crash(BaseException):
-    """Raised anywhere in a handler under a Kit, it ends the run as `kill -9` of the worker would there: nothing is
-    settled, the lease runs out, the crash is counted and the message comes again. (But `finally` blocks do run.)"""
+    """Ends a run where a handler raises it, as `kill -9` of the worker would there: nothing is settled, the lease
+    expires, a crash is counted, and the message is delivered again. (But `finally` blocks do run.)"""
 
 
 class RunFailure(Struct, frozen=True):
-    """The failure of one execution: `error` is raised instead of running the handler, or after it ran."""
+    """The failure requested for one execution: `error` is raised instead of running the handler or, with `after`, after
+    the run."""
 
     error: BaseException | type[BaseException]
     after: bool = False
-    late: bool = False  # the run ends by its timeout
+    late: bool = False  # True if the run ends by its timeout
 
 
 class Acts:
-    """The failures requested for the next runs, by task."""
+    """The failures requested for the next runs of each task."""
 
     def __init__(self) -> None:
         self._next: dict[str, deque[RunFailure]] = {}
@@ -40,7 +41,8 @@ class Acts:
 
 
 class RiggedTask:
-    """Replaces an execution's task: its handler fails as requested. `escaped` is an error that must end the test."""
+    """Replaces the task of an execution by one whose handler fails as requested. `escaped` is an error that must end
+    the test."""
 
     def __init__(self, run: Execution, act: RunFailure | None) -> None:
         self._task, self._run, self._act = run.task, run, act
@@ -83,7 +85,7 @@ class RiggedTask:
         raise act.error if isinstance(act.error, type) else act.error.with_traceback(None)
 
     def _note(self, error: BaseException) -> None:
-        """Keep an error that must end the test (Ctrl-C, `pytest.fail`, Crash), which executors would take for a fault
-        of the handler."""
+        """Keep an error that must end the test (Ctrl-C, `pytest.fail`, Crash): an executor would take it for a fault of
+        the handler."""
         if not isinstance(error, Exception | asyncio.CancelledError | SystemExit | GeneratorExit):
             self.escaped = error

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ...schedule import Schedule
 
 RUNS_MAX = 10_000
-REPORTED_MAX = 50  # lines of each kind in the report of a failed test
+REPORTED_MAX = 50  # number of lines of each kind in the report of a failed test
 AnyTask = Bound[..., Any] | str  # a task, task.using(…) or a task's name
 Until = Duration | datetime | Callable[[], object] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,8 +81,6 @@ class Kit:
         self._inline.close()
         self.store.close()
 
-    # -- the app
-
     def use(self, app: App) -> Kit:
         """Put `app` on this store until the test ends: its tasks are enqueued here, and run by `drain`. Several apps
         may share it. Returns the kit."""
@@ -97,11 +95,9 @@ class Kit:
 
     __call__ = use
 
-    # -- time
-
     @property
     def now(self) -> datetime:
-        """The store's time."""
+        """The store's time, in UTC."""
         return _EPOCH + timedelta(milliseconds=self.clock.now_ms())
 
     def advance(self, by: Duration | datetime) -> None:
@@ -110,8 +106,8 @@ class Kit:
         self.clock.advance(by if not isinstance(by, datetime) else self._until(by))
 
     def tick(self, schedule: Schedule | AnyTask) -> datetime:
-        """Jump to the next tick of a schedule (its name, or its task, will do) and enqueue it as a scheduler does;
-        returns its time, in the schedule's zone. Run it by `run_due` or `drain`.
+        """Jump to the next tick of a schedule, which may be given by its name or its task, and enqueue it as a
+        scheduler does. Returns the time of the tick, in the schedule's zone. Run the message by `run_due` or `drain`.
 
         Ticks that `advance` or `drain` passed over since the last one were missed: first the schedule's `missed=` is
         obeyed. A schedule that was never ticked has missed none. Other schedules stand still. Raises ConfigError for a
@@ -121,8 +117,6 @@ class Kit:
 
         wanted = schedule._task if isinstance(schedule, Bound) else schedule
         return jump_to_tick(find_schedule(self._engine.apps, wanted), self.clock)
-
-    # -- running
 
     def drain(self, until: Until = None, *, max_runs: int = RUNS_MAX) -> Drained:
         """Run everything that is due, and jump to what is due next, until nothing is scheduled.
@@ -136,7 +130,7 @@ class Kit:
         return self._run(self._plan(until, max_runs))
 
     async def adrain(self, until: Until = None, *, max_runs: int = RUNS_MAX) -> Drained:
-        """As `drain`, in an asynchronous test: async handlers run on the test's own event loop, sync ones in a
+        """Do as `drain` does, in an asynchronous test: async handlers run on the test's own event loop, sync ones in a
         thread."""
         return await self._arun(self._plan(until, max_runs))
 
@@ -146,10 +140,8 @@ class Kit:
         return self._run(DrainPlan(-math.inf, _never, max_runs))
 
     async def arun_due(self, *, max_runs: int = RUNS_MAX) -> Drained:
-        """As `run_due`, in an asynchronous test."""
+        """Do as `run_due` does, in an asynchronous test."""
         return await self._arun(DrainPlan(-math.inf, _never, max_runs))
-
-    # -- things that go wrong
 
     def fail_next(
         self,
@@ -179,34 +171,32 @@ class Kit:
         """Let the task's next `times` runs end by their timeout: its virtual time passes, the handler is not run."""
         self._interfere(task, RunFailure(TimeoutError, late=True), times)
 
-    # -- looking
-
     @property
     def runs(self) -> list[Ran]:
         """Every run of a handler so far, in order."""
         return self._engine.runs
 
     def done(self, task: AnyTask | None = None) -> list[Ran]:
-        """The runs that ended well, of one task or all; each with its `result`."""
+        """The runs of a task, or of all tasks, that ended well, each with its `result`."""
         name = None if task is None else self._name(task)
         return [ran for ran in self.runs if ran.outcome == "done" and name in (None, ran.task)]
 
     def enqueued(self, task: AnyTask | None = None) -> list[Enqueued]:
-        """Return every message enqueued in this test, of one task or all, in order, even if it is done or deleted by
-        now. Duplicates of a unique key are left out."""
+        """Return the messages of a task, or of all tasks, that this test enqueued, in order, even if they are done or
+        deleted by now. Duplicates of a unique key are left out."""
         name = None if task is None else self._name(task)
         return [self._shown(noted) for noted in self.store.noted if name in (None, noted.draft.task)]
 
     def dead(self) -> list[Dead]:
-        """The messages in the dead lane, the longest dead first."""
+        """The messages in the dead lane, the one that died first at the beginning."""
         return self._resting(Lane.DEAD)
 
     def quarantined(self) -> list[Dead]:
-        """The messages in quarantine, the longest there first."""
+        """The messages in quarantine, the one that entered it first at the beginning."""
         return self._resting(Lane.QUARANTINE)
 
     def counts(self, queue: str | None = None) -> Counts:
-        """The number of messages in each lane, of one queue or all."""
+        """The number of messages in each lane, of one queue or of all queues."""
         return self.store.counts(queue)
 
     def assert_enqueued(
@@ -239,7 +229,7 @@ class Kit:
         return [message for message in enqueued if message.task == name and not wanted.differences(message)]
 
     def report(self) -> str:
-        """Return the runs and the dead, quarantined and waiting messages as lines, for a failed test."""
+        """Return the runs and the dead, quarantined and waiting messages as lines, for the report of a failed test."""
         waiting = self.store.peek(Lane.READY, limit=REPORTED_MAX).messages
         listed: dict[str, Sequence[object]] = {
             "runs": [repr(ran) for ran in self.runs[-REPORTED_MAX:]],
@@ -249,8 +239,6 @@ class Kit:
         }
         lines = [line for title, those in listed.items() if those for line in (f"{title}:", *(f"  {x}" for x in those))]
         return "\n".join([self._standing(), *lines])
-
-    # -- inside
 
     def _standing(self) -> str:
         lanes = {name: n for name, n in msgspec.structs.asdict(self.store.counts()).items() if n and "_" not in name}
@@ -287,7 +275,8 @@ class Kit:
         return self._end(plan, tally, from_ms)
 
     def _drive(self, over: Callable[[], bool], timeout_s: float | None) -> None:
-        """Run messages until `over()` is true or `timeout_s` have passed; each wait on this store calls it."""
+        """Run messages until `over()` is true or `timeout_s` of virtual time have passed. A wait on this store's
+        messages or runs calls it."""
         end_ms = math.inf if timeout_s is None else self.clock.now_ms() + timeout_s * 1000
         with closing(self._engine.turns(DrainPlan(end_ms, over, RUNS_MAX), DrainCounts())) as turns:
             for run in turns:
@@ -379,7 +368,8 @@ def _never() -> bool:
 
 
 def _exception(exc: BaseException | type[BaseException] | None) -> BaseException | type[BaseException]:
-    """Return the error to raise. Raises ConfigError at once if it cannot be raised without arguments."""
+    """Return the error to raise for `exc`. Raises ConfigError at once if its class cannot be raised without
+    arguments."""
     if exc is None:
         return ConnectionError("injected by rd.fail_next")
     try:

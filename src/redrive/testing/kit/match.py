@@ -11,18 +11,19 @@ from ...codec import Codec
 from ...duration import show
 from .records import Enqueued, call
 
-SHOWN_MAX = 20  # messages listed by a failed assertion
+SHOWN_MAX = 20  # messages that the text of a failed assertion lists
 
 
 class ExpectedMessage(Struct, frozen=True):
-    """The message that a test expects. Arguments that are not named, and options that are None, match any value."""
+    """The message that a test expects. Arguments that `args` does not name, and options that are None, match
+    any value."""
 
     task: str
     args: Mapping[str, Any]
-    options: Mapping[str, Any]  # delay_s, queue, key, group
+    options: Mapping[str, Any]  # the names are delay_s, queue, key and group
 
     def differences(self, message: Enqueued) -> list[str]:
-        """Return the differences as texts; empty if the message matches."""
+        """Return how the message differs from the expected one, as texts; empty if it matches."""
         pairs = [(name, message.args.get(name, "nothing"), value) for name, value in self.args.items()]
         pairs += [(name, getattr(message, name), value) for name, value in self.options.items() if value is not None]
         return [_difference(name, had, wanted) for name, had, wanted in pairs if not wanted == had]  # noqa: SIM201
@@ -34,7 +35,8 @@ class ExpectedMessage(Struct, frozen=True):
 
 
 def named_arguments(codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call's arguments by name; any may be left out. Raises TypeError for one that the handler lacks."""
+    """Return the given arguments of a call by name; any may be missing. Raises TypeError for one that the handler does
+    not take."""
     try:
         return dict(codec.signature.bind_partial(*args, **kwargs).arguments)
     except TypeError as error:
@@ -42,7 +44,7 @@ def named_arguments(codec: Codec, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def complaint(wanted: ExpectedMessage, times: int | None, enqueued: Sequence[Enqueued]) -> str | None:
-    """Return the text of the failed assertion; None if it holds."""
+    """Return the text of a failed assertion that `wanted` was enqueued `times` times; None if it holds."""
     of_task = [message for message in enqueued if message.task == wanted.task]
     matching = [message for message in of_task if not wanted.differences(message)]
     if (matching and times is None) or len(matching) == times:

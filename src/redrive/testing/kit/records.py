@@ -21,8 +21,8 @@ _short.maxdict = _short.maxlist = _short.maxtuple = 6
 
 
 def arguments(codec: Codec | None, body: bytes, version: int) -> dict[str, Any]:
-    """Return a body's arguments by name, defaults included, as the handler would get them; the raw JSON values for an
-    unknown task; empty if the body cannot be read."""
+    """Return the arguments in a body by name, defaults included, as the handler would get them; without a codec (the
+    task is unknown) the raw JSON values; empty if the body cannot be read."""
     try:
         if codec is not None:
             return named(codec, *codec.decode(body, version))
@@ -33,7 +33,7 @@ def arguments(codec: Codec | None, body: bytes, version: int) -> dict[str, Any]:
 
 
 def named(codec: Codec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by name, defaults included."""
+    """Return the arguments of a task's call by name, defaults included."""
     bound = codec.signature.bind(*args, **kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)
@@ -49,8 +49,8 @@ def call(task: str, args: Mapping[str, Any]) -> str:
 
 
 class Enqueued(Struct, frozen=True, kw_only=True):
-    """A message that was enqueued, whatever became of it. `args`: its arguments by name, defaults included. `at_s`:
-    virtual seconds since the test began; `delay_s`: how much later it was first due."""
+    """A message that was enqueued, even if it is gone. `args`: its arguments by name, defaults included. `at_s`:
+    virtual seconds since the test began; `delay_s`: seconds from then to its first due time."""
 
     id: str
     task: str
@@ -60,7 +60,7 @@ class Enqueued(Struct, frozen=True, kw_only=True):
     delay_s: float
     key: str | None
     group: str | None
-    draft: Draft  # with headers, priority, correlation_id and the rest
+    draft: Draft  # the draft, with headers, priority, correlation_id and the other fields
 
     def __repr__(self) -> str:
         notes = [f"at {show(self.at_s)}"]
@@ -73,8 +73,8 @@ class Enqueued(Struct, frozen=True, kw_only=True):
 
 
 class Ran(Struct, frozen=True, kw_only=True):
-    """One run of a handler. `outcome`: done, retry, snoozed, dead, quarantined, cancelled, or crashed (its end was
-    never settled). `at_s`: virtual seconds since the test began; `delay_s`: until it was due again."""
+    """One run of a handler. `outcome`: done, retry, snoozed, dead, quarantined, cancelled, or crashed (the run was
+    never settled). `at_s`: virtual seconds since the test began; `delay_s`: seconds until the message was due again."""
 
     id: str
     task: str
@@ -85,14 +85,14 @@ class Ran(Struct, frozen=True, kw_only=True):
     at_s: float
     outcome: str
     delay_s: float | None = None
-    result: Any = None  # what the handler returned
-    degraded: str | None = None  # why its result is partial
-    reason: str | None = None  # why it is dead
-    fault: Fault | None = None  # how it failed, if it did
+    result: Any = None  # the value that the handler returned
+    degraded: str | None = None  # why the result is partial
+    reason: str | None = None  # why the message died
+    fault: Fault | None = None  # how the run failed
 
     @property
     def failed(self) -> bool:
-        """Return whether the run ended in a fault or by the death of its worker."""
+        """True if the run ended in a fault or by the death of its worker."""
         return self.fault is not None or self.outcome == "crashed"
 
     def __repr__(self) -> str:
@@ -107,7 +107,8 @@ class Ran(Struct, frozen=True, kw_only=True):
 
 
 class Dead(Struct, frozen=True, kw_only=True):
-    """A message in the dead lane, or in quarantine. `faults`: how it failed, oldest first, the first and last ten."""
+    """A message in the dead lane or in quarantine. `faults`: its failures, the oldest first; of many, the first and
+    last ten."""
 
     id: str
     task: str
@@ -128,9 +129,9 @@ class Dead(Struct, frozen=True, kw_only=True):
 
 
 class Drained(Struct, frozen=True, kw_only=True):
-    """The result of a drain. `runs`: handlers run; of these `done` and `failed` (retried or not, crashes too); `dead`:
-    messages that died or went to quarantine, run or not; `left`: messages that still wait (beyond `until`, in a paused
-    queue, behind a blocked group); `elapsed_s`: virtual seconds that passed; `last_failure`: in words."""
+    """The result of a drain. `runs`: handlers that ran; of these `done` and `failed` (retried or not, crashes too);
+    `dead`: messages that died or went to quarantine, run or not; `left`: messages that still wait (beyond `until`, in a
+    paused queue, behind a blocked group); `elapsed_s`: virtual seconds that passed; `last_failure`: a line of text."""
 
     runs: int
     done: int
@@ -146,6 +147,6 @@ def _count(n: int, what: str) -> str:
 
 
 def failure(fault: Fault) -> str:
-    """Return a fault as one line: its class and the first line of its text."""
+    """Return a fault as one line: the class of its error and the first line of its text."""
     text = fault.text.strip().splitlines()[0][:200] if fault.text.strip() else ""
     return f"{fault.error or fault.kind.value}: {text}" if text else fault.error or fault.kind.value

@@ -11,7 +11,7 @@ from ...worker.executors.threads import ThreadExecutor
 
 
 class InlineRunner:
-    """For synchronous tests: sync handlers run at once in the test's thread, async ones on an event loop of the kit.
+    """Runs handlers in synchronous tests: sync ones in the test's thread, async ones on an event loop of the kit.
 
     The loop is made when it is first needed. Timeouts end async handlers in real time, as in a worker.
     """
@@ -32,21 +32,23 @@ class InlineRunner:
         loop.run_until_complete(run.handle)
 
     def close(self) -> None:
-        """Close the event loop; tasks that handlers left running are cancelled."""
+        """Close the event loop, and cancel asyncio tasks that handlers left running."""
         if self._runner is not None and self._tasks is not None:
             self._tasks.close()
             self._runner.close()
 
     def _open(self) -> tuple[asyncio.AbstractEventLoop, TaskExecutor]:
         if self._runner is None or self._tasks is None:
-            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # else it would set the global loop
+            self._runner = asyncio.Runner(
+                loop_factory=asyncio.new_event_loop
+            )  # otherwise the runner would replace the global loop
             self._tasks = _executor(self._runner.get_loop(), self._current)
         return self._runner.get_loop(), self._tasks
 
 
 class LoopRunner:
-    """For asynchronous tests: async handlers run on the test's loop, and sync ones in a thread, as in a worker, since
-    they may block or run a loop of their own."""
+    """Runs handlers in asynchronous tests: async ones on the test's loop, and sync ones in a thread, as in a worker,
+    since they may block or run a loop of their own."""
 
     def __init__(self) -> None:
         self._current: list[Execution] = []
@@ -61,7 +63,7 @@ class LoopRunner:
         self._tasks.start(run)
         handle = run.handle
         try:
-            await asyncio.wait([handle])  # not `await handle`: executions swallow their cancellation
+            await asyncio.wait([handle])  # not `await handle`: an execution swallows its cancellation
         finally:
             if not handle.done():
                 handle.cancel()
@@ -75,8 +77,8 @@ def _executor(loop: asyncio.AbstractEventLoop, current: list[Execution]) -> Task
 
 
 def _ignore(_: Execution) -> None:
-    """Do nothing when an execution ends: no other one waits for its place."""
+    """Do nothing when an execution ends, as no other execution waits for its place."""
 
 
 def _ignore_all(_: Sequence[Execution]) -> None:
-    """Do nothing: the call returns when the execution has ended."""
+    """Do nothing, as the runner's own call returns when the execution has ended."""

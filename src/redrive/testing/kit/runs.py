@@ -1,4 +1,4 @@
-"""Work redrive runs in a Kit: with the runners of a worker, whose ticks follow the kit's clock."""
+"""Carry out redrive runs in a Kit: with the runners of a worker, whose ticks follow the kit's clock."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .store import KitStore
 if TYPE_CHECKING:
     from ...app import App
 
-LOOK_MS = 1_000  # until the next check of a run that another process carries out
-QUIET_MS = 600_000  # how far the clock jumps for a run without progress, as while a breaker is open
-PATIENCE = 10  # check a waiting run again after a tenth of the time that it has waited
+LOOK_MS = 1_000  # ms until the next check of a run that another process carries out
+QUIET_MS = 600_000  # ms by which the clock jumps at most for a run without progress, as while a breaker is open
+PATIENCE = 10  # a run without progress is checked again after this fraction of the time that it has waited: a tenth
 
 
 class OpenRun(Struct):
     carrier: Runner
-    next_ms: int = 0  # when its next tick is due
-    news: tuple[object, ...] = ()  # its state without leases, compared to notice a change
-    since_ms: int = 0  # when `news` last changed
-    awaits: bool = False  # a person has to decide
+    next_ms: int = 0  # the time of the run's next tick
+    news: tuple[object, ...] = ()  # the run's state without leases, compared to notice a change
+    since_ms: int = 0  # the time at which `news` last changed
+    awaits: bool = False  # True if a person has to decide how the run continues
 
 
 class KitRuns:
@@ -40,7 +40,7 @@ class KitRuns:
         self._open: dict[str, OpenRun] = {}
 
     def tick(self) -> None:
-        """Continue each redrive run that is due. Raises errors of its runner, so that the test fails."""
+        """Continue each open redrive run whose tick is due. Raises errors of its runner, so that the test fails."""
         open_runs = index(self._store).open
         if not (open_runs or self._open):
             return
@@ -54,21 +54,21 @@ class KitRuns:
                 run.next_ms = now_ms + max(wait_ms, (now_ms - run.since_ms) // PATIENCE)
 
     def stir(self, id: str | None) -> None:
-        """Make the run due now, after a message that it moved was settled."""
+        """Let the redrive run with this id tick now, after a message that it moved was settled."""
         run = None if id is None else self._open.get(id)
         if run is not None:
             run.since_ms = run.next_ms = self._clock.now_ms()
 
     def next_ms(self, end_ms: float) -> float:
-        """Return when the next run is due that needs no decision of a person; infinite if there is none. With no end
-        for the clock (`end_ms` infinite), runs without progress for QUIET_MS are left out."""
+        """Return the time of the next tick of a run that needs no decision of a person; infinite if there is none. If
+        the clock may jump without an end (`end_ms` infinite), runs without progress for QUIET_MS do not count."""
         now_ms = self._clock.now_ms()
         quiet_ms = QUIET_MS if end_ms == math.inf else math.inf
         going = [run for run in self._open.values() if not run.awaits and now_ms - run.since_ms < quiet_ms]
         return min((run.next_ms for run in going), default=math.inf)
 
     def release(self) -> None:
-        """Release the leases of all runs, so that a handle's `undo` or the next call can carry them out."""
+        """Release the leases of all runs, so that `undo` of a run's handle or the next call can carry them out."""
         for run in self._open.values():
             run.carrier.release()
         self._open = {}
@@ -78,7 +78,7 @@ class KitRuns:
         return Runner(self._store, id, self._owner, self._notice(app), app)
 
     def _app_of(self, id: str) -> App:
-        """Return the app whose tasks the run moves."""
+        """Return the app that declares the tasks of the redrive run's messages."""
         plan = read_plan(self._store.cells, id)
         tasks = set() if plan is None else {*plan.by_task}
         return next((app for app in self._apps if not tasks.isdisjoint(app.tasks)), self._apps[0])

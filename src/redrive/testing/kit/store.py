@@ -1,4 +1,4 @@
-"""The memory store of one test: it records each enqueued message and computes the next due time."""
+"""The memory store of one test, which records each enqueued message and computes the next due time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..clock import ManualClock
 
 
 class Noted(NamedTuple):
-    """A draft that became a message, with the message's id and the time."""
+    """A draft that became a message, the message's id, and the time of the put."""
 
     draft: Draft
     id: str
@@ -34,18 +34,19 @@ class Noted(NamedTuple):
 
 
 class KitStore(MemoryStore):
-    """A MemoryStore on a manual clock. `noted` is all that was put, in order; `seen_queues` are the queues it was put
-    to."""
+    """A MemoryStore on a manual clock. `noted` has each message that was put, in order; `seen_queues` the queues of
+    these messages."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.noted: list[Noted] = []
-        self.seen_queues: dict[str, None] = {}  # in the order of their first message; a dict keeps it
-        #: Runs messages and redrive runs until the function returns true, or for the given seconds; set by the Kit.
+        self.seen_queues: dict[str, None] = {}  # a dict, as it keeps the order of their first messages
+        #: Runs messages and redrive runs until the given function returns true, or for the given seconds; the Kit sets
+        #: it.
         self.drive: Callable[[Callable[[], bool], float | None], None] | None = None
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """Put drafts at once; `tx`, a transaction of the program under test, is ignored."""
+        """Put drafts at once. `tx` is ignored, as it is a transaction of the program under test."""
         puts = super().put([self._exact(draft) for draft in drafts], swaps=swaps)
         for draft, put in zip(drafts, puts, strict=True):
             if not put.duplicate:
@@ -69,7 +70,7 @@ class KitStore(MemoryStore):
             if verdict.to_queue is not None:
                 self.seen_queues[verdict.to_queue] = None
             delays_ms = [verdict.delay_ms + more_ms for more_ms in verdict.delays_ms or (0,) * len(handles)]
-            # a millisecond less, for the reason given in `_exact`
+            # A millisecond less, for the reason in the docstring of `_exact`.
             verdict = replace(verdict, delay_ms=0, delays_ms=tuple(max(0, ms - 1) for ms in delays_ms))
         if isinstance(verdict, Replace):
             draft = self._exact(verdict.draft)
@@ -87,19 +88,20 @@ class KitStore(MemoryStore):
         return super().restore(messages, swaps=swaps)
 
     def next_due_ms(self) -> float:
-        """Return the next due time of all queues that are not paused; infinite if nothing is scheduled."""
+        """Return the next due time in all queues that are not paused; infinite if no message waits there."""
         with self._changed:
             return self._next_due_ms([ClaimRequest(queue, 1, 0) for queue in self.seen_queues])
 
     def _prepared(self, settlement: Settlement) -> Settlement:
-        """Give the follow-ups of a settlement ids, by which `exchange` finds them, and exact due times."""
+        """Return the settlement with ids for its follow-ups, by which `exchange` finds them, and with exact
+        due times."""
         now_ms = self.now_ms()
         named = (d if d.id is not None else replace(d, id=new_id(now_ms)) for d in settlement.follow_ups)
         return replace(settlement, follow_ups=tuple(map(self._exact, named)))
 
     def _exact(self, draft: Draft) -> Draft:
-        """Turn a delay into a due time. Stores add a millisecond to a delay, for the current one that has partly
-        passed; on a clock that only jumps, the message would not be due after an advance by the delay."""
+        """Return the draft with its delay as a due time. Stores add a millisecond to a delay, for the current one that
+        has partly passed; on a clock that only jumps, the message would not be due after an advance by the delay."""
         return draft if draft.due_ms is not None else replace(draft, due_ms=self.now_ms() + draft.delay_ms)
 
     def _note(self, draft: Draft, id: str) -> None:

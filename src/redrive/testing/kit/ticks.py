@@ -16,21 +16,23 @@ if TYPE_CHECKING:
 
 
 def jump_to_tick(schedule: Schedule, clock: ManualClock) -> datetime:
-    """Enqueue missed ticks as the schedule's `missed=` says, jump to the next tick, enqueue it and return its time."""
+    """Enqueue missed ticks as the schedule's `missed=` says, jump to the next tick, enqueue it, and return its time."""
     scheduler = Scheduler(schedule.task.app)
     scheduler.put(scheduler.look([schedule]))
     coming = schedule.next()
     if not coming:
         raise ConfigError(f"schedule {schedule.name!r} has no tick to come")
-    left_ms = round(coming[0].timestamp() * 1000) - clock.now_ms()  # datetimes of one zone ignore summer time
+    left_ms = (
+        round(coming[0].timestamp() * 1000) - clock.now_ms()
+    )  # by timestamps, as datetimes of one zone ignore summer time
     clock.advance(timedelta(milliseconds=left_ms))
     scheduler.put(scheduler.look([schedule]))
     return coming[0]
 
 
 def find_schedule(apps: Sequence[App], wanted: Schedule | Task[..., Any] | str) -> Schedule:
-    """Return the schedule that `wanted` names: itself, its name, or its task. Raises ConfigError if none or several
-    match."""
+    """Return the schedule that `wanted` names: a schedule itself, its name, or its task. Raises ConfigError if none or
+    several match."""
     known = [schedule for app in apps for schedule in app.schedules.values()]
     matching = [one for one in known if wanted in (one, one.name) or wanted is one.task]
     if len(matching) == 1:

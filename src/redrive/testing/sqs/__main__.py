@@ -15,7 +15,7 @@ from .server import SqsServer
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; prints the URL once it listens."""
+    """Serve until SIGTERM or SIGINT, and print the URL once the server listens. Returns the exit code."""
     p = argparse.ArgumentParser(prog="python -m redrive.testing.sqs", description=(__doc__ or "").splitlines()[0])
     p.add_argument("--port", type=int, default=9324, help="on 127.0.0.1 [9324]; 0: a free one")
     p.add_argument("--region", default="eu-central-1", help="[eu-central-1]")

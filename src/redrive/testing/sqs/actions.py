@@ -37,12 +37,12 @@ class Account:
         self._touched: set[str] = set()
 
     def touched(self) -> set[str]:
-        """Return the queues that may have got a visible message since the last call."""
+        """Return the names of the queues that may have a visible message since the last call, and forget them."""
         names, self._touched = self._touched, set()
         return names
 
     def queue(self, given: CallParameters) -> ServedQueue:
-        """Return the queue that a request names. Raises SqsError."""
+        """Return the queue that a call's parameters name. Raises SqsError if there is none."""
         name = str(given.get("QueueUrl", "")).rpartition("/")[2] or str(given.get("QueueName", ""))
         return self.named(name)
 
@@ -55,7 +55,7 @@ class Account:
         return self.named(str(arn).rpartition(":")[2])
 
     def call(self, action: str, given: CallParameters, faults: Faults) -> dict[str, Any]:
-        """Carry out a call other than ReceiveMessage. Raises SqsError."""
+        """Carry out a call other than ReceiveMessage, and return its answer. Raises SqsError."""
         self._move(self._clock_ms())
         do = getattr(self, f"_{action}", None)
         if do is None:
@@ -72,7 +72,8 @@ class Account:
         do: Callable[[CallParameters, CallParameters], dict[str, Any]],
         faults: Faults,
     ) -> dict[str, Any]:
-        """Check the batch as a whole, then carry out each entry by itself."""
+        """Check the batch as a whole, then carry out each entry by itself with `do`; return the answer with good and
+        bad entries."""
         entries, good, bad = check_entries(given.get("Entries")), [], []
         self.queue(given)
         if action == "SendMessageBatch" and sum(_size(entry) for entry in entries) > BYTES_MAX:
@@ -86,8 +87,6 @@ class Account:
                 failure = {"Id": entry["Id"], "Code": error.code, "Message": error.text, "SenderFault": error.sender}
                 bad.append(failure)
         return {"Successful": good, "Failed": bad} if bad else {"Successful": good}
-
-    # -- queues
 
     def _CreateQueue(self, given: CallParameters) -> dict[str, Any]:
         name, attributes = str(given.get("QueueName", "")), given.get("Attributes") or {}
@@ -150,8 +149,6 @@ class Account:
         arn = self.queue(given).arn
         return {"queueUrls": [queue.url for queue in self.queues.values() if _dead_arn(queue) == arn]}
 
-    # -- messages
-
     def _SendMessage(self, given: CallParameters) -> dict[str, Any]:
         return self._SendMessageBatch(given, given)
 
@@ -168,14 +165,14 @@ class Account:
         return {name: value for name, value in answer.items() if value is not None}
 
     def wait_s(self, given: CallParameters) -> int:
-        """Return the time that a receive polls. Raises SqsError."""
+        """Return for how many seconds this receive may wait for a message. Raises SqsError."""
         asked = given.get("WaitTimeSeconds")
         if asked is None:
             return int(self.queue(given).attributes["ReceiveMessageWaitTimeSeconds"])
         return whole(asked, "WaitTimeSeconds", 0, WAIT_MAX_S)
 
     def receive(self, given: CallParameters, *, long_poll: bool) -> dict[str, Any]:
-        """Receive messages without waiting; empty if none is visible. Raises SqsError."""
+        """Receive visible messages without waiting, and return the answer; empty if there are none. Raises SqsError."""
         now_ms = self._clock_ms()
         self._move(now_ms)
         queue = self.queue(given)
@@ -216,7 +213,7 @@ class Account:
     def _DeleteMessageBatch(self, given: CallParameters, entry: CallParameters) -> dict[str, Any]:
         queue = self.queue(given)
         queue.delete(entry.get("ReceiptHandle"), self._clock_ms())
-        self._touched.add(queue.name)  # in a FIFO queue, the next message of the group may become visible
+        self._touched.add(queue.name)  # in a FIFO queue, the group's next message may become visible
         return {}
 
     def _ChangeMessageVisibility(self, given: CallParameters) -> dict[str, Any]:
@@ -228,8 +225,6 @@ class Account:
         queue.change_visibility(entry.get("ReceiptHandle"), seconds, self._clock_ms())
         self._touched.add(queue.name)
         return {}
-
-    # -- move tasks
 
     def _StartMessageMoveTask(self, given: CallParameters) -> dict[str, Any]:
         source = self.by_arn(given.get("SourceArn"))
@@ -281,4 +276,4 @@ def _size(entry: CallParameters) -> int:
     try:
         return check_body(entry.get("MessageBody"), entry.get("MessageAttributes") or {})
     except SqsError:
-        return 0  # the batch check ignores it; its own call refuses it
+        return 0  # a bad entry counts as empty here, as its own call refuses it

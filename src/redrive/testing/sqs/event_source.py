@@ -1,4 +1,4 @@
-"""Play Lambda's event source mapping: hand received messages to a function, and delete those that it is done with."""
+"""Simulate Lambda's event source mapping: pass received messages to a function, and delete those that it finished."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BATCH_MAX = 10
 
 
 class Remaining:
-    """The context object of an invocation, which reports the remaining time."""
+    """The context object of an invocation, which reports how many ms are left."""
 
     def __init__(self, seconds: float) -> None:
         self._end_s = time.monotonic() + seconds
@@ -30,7 +30,7 @@ class EventSource:
         self._sqs, self._url, self._visibility = sqs, queue_url, visibility
 
     def receive(self) -> list[dict[str, Any]]:
-        """Return the records of the next event; empty if nothing is visible."""
+        """Receive up to ten messages, and return the records of an event with them; empty if no message is visible."""
         reply = self._sqs.receive_message(
             QueueUrl=self._url,
             MaxNumberOfMessages=BATCH_MAX,
@@ -47,8 +47,8 @@ class EventSource:
         seconds: float = 30,
         records: Sequence[dict[str, Any]] | None = None,
     ) -> list[str]:
-        """Invoke the function with one event; return the ids of the messages that it did not finish. If it raises, the
-        error passes through, and all messages become visible again after their timeout."""
+        """Invoke the function with one event, delete the messages that it finished, and return the ids of the others.
+        An error of the function passes through, and all messages become visible again after their timeout."""
         records = self.receive() if records is None else records
         if not records:
             return []

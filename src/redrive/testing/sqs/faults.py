@@ -9,13 +9,14 @@ from .messages import SqsError
 
 
 class CallFault:
-    """The fault of a call: `before`, the call does nothing; else it is carried out, and its answer is lost."""
+    """The fault of the next calls of an action. `before`: such a call does nothing; else it is carried out, and its
+    answer is lost."""
 
     def __init__(self, kind: str, before: bool, times: int) -> None:
         self.kind, self.before, self.left = kind, before, times
 
     def strike(self, given: dict[str, Any]) -> None:
-        """Raise the error that the caller gets."""
+        """Raise the error that the caller gets instead of an answer."""
         if self.kind == "throttled":
             raise SqsError("RequestThrottled", "Request is throttled.")
         if self.kind == "broken":
@@ -24,7 +25,7 @@ class CallFault:
 
 
 class Faults:
-    """The calls that fail next. Any thread may set them."""
+    """The faults of the next calls, by action. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,7 +63,7 @@ class Faults:
             self._next.setdefault(action, []).append(fault)
 
     def next(self, action: str) -> CallFault | None:
-        """Return the fault of this call and count it off; None if it does not fail."""
+        """Return the fault of this call of the action, and count it off; None if the call does not fail."""
         with self._lock:
             waiting = self._next.get(action)
             if not waiting:
@@ -74,7 +75,7 @@ class Faults:
             return fault
 
     def entry(self, action: str) -> bool:
-        """Return whether this entry of a batch fails, and count it off."""
+        """Return True if this entry of a batch of the action fails, and count it off."""
         with self._lock:
             left = self._entries.get(action, 0)
             self._entries[action] = max(0, left - 1)

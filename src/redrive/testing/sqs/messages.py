@@ -9,11 +9,11 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-BYTES_MAX = 1024 * 1024  # the limit of a message, and of all messages of a batch together
-ENTRIES_MAX = 10  # of a batch
+BYTES_MAX = 1024 * 1024  # the most bytes of a message, and of all messages of a batch together
+ENTRIES_MAX = 10  # the most entries of a batch
 ATTRIBUTES_MAX = 10
 DELAY_MAX_S = 900
-VISIBILITY_MAX_S = 12 * 3600  # counted from the receive, with all extensions
+VISIBILITY_MAX_S = 12 * 3600  # the longest time in flight, from the receive and with all extensions
 WAIT_MAX_S = 20
 IN_FLIGHT_MAX = 120_000
 DEDUP_MS = 5 * 60_000
@@ -24,7 +24,7 @@ _GROUP = re.compile(r"[!-~]{1,128}")
 _ATTRIBUTE = re.compile(r"(?!(?i:aws|amazon)\.)(?!\.)(?!.*\.\.)(?!.*\.$)[A-Za-z0-9_.-]{1,256}")
 
 
-_CODES = {  # the query protocol's names of errors, which clients still get beside those of the JSON protocol
+_CODES = {  # the query protocol's names of errors: clients still get these beside those of the JSON protocol
     "QueueDoesNotExist": "AWS.SimpleQueueService.NonExistentQueue",
     "QueueNameExists": "QueueAlreadyExists",
 } | {
@@ -50,8 +50,8 @@ def invalid(text: str) -> SqsError:
 
 
 class ServedMessage:
-    """A message in a queue. `turn` rises with every receive and change of visibility, so that entries of an earlier
-    turn in the queue's line and heap are recognised as old."""
+    """A message in a queue. `turn` rises with every receive and change of visibility, so that a queue recognises
+    entries of an earlier turn in its line and heap as old."""
 
     __slots__ = (
         "attributes",
@@ -80,12 +80,12 @@ class ServedMessage:
         self.group: str | None = None
         self.dedup: str | None = None
         self.trace: str | None = None
-        self.from_arn: str | None = None  # ARN of the queue that it died in
+        self.from_arn: str | None = None  # ARN of the queue in which the message died
         self.received, self.received_ms, self.first_received_ms = 0, 0, 0
         self.hidden_until_ms, self.in_flight, self.turn = 0, False, 0
 
     def system_attributes(self, sender: str, fifo: bool) -> dict[str, str]:
-        """Return all system attributes that a receive can request."""
+        """Return the system attributes that a receive of this message can request."""
         attributes = {
             "SenderId": sender,
             "SentTimestamp": str(self.sent_ms),
@@ -101,7 +101,8 @@ class ServedMessage:
 
 
 def check_body(body: object, attributes: Mapping[str, Any]) -> int:
-    """Return the size of the message in bytes. Raises SqsError if SQS refuses it."""
+    """Return the size of a message with this body and these attributes, in bytes. Raises SqsError if SQS refuses one of
+    them."""
     if not isinstance(body, str) or not body:
         raise SqsError("MissingParameter", "The request must contain the parameter MessageBody.")
     if _ODD.search(body):
@@ -129,7 +130,7 @@ def _check_attribute(name: str, value: Mapping[str, Any]) -> int:
 
 
 def check_entries(entries: object) -> list[dict[str, Any]]:
-    """Return the entries of a batch. Raises SqsError for a batch that SQS refuses as a whole."""
+    """Return the entries of a batch. Raises SqsError if SQS refuses the batch as a whole."""
     if not isinstance(entries, list) or not entries:
         raise SqsError("EmptyBatchRequest", "There should be at least one entry in the request.")
     if len(entries) > ENTRIES_MAX:
@@ -151,7 +152,8 @@ def check_group(group: object, what: str) -> str:
 
 
 def whole(value: object, what: str, least: int, most: int) -> int:
-    """Return a whole number of a request. Raises SqsError if it is none or outside its bounds."""
+    """Return the parameter `what` of a request as an int. Raises SqsError unless its value is a whole number from
+    `least` to `most`."""
     try:
         number = int(value)  # type: ignore[call-overload]
     except (TypeError, ValueError):
@@ -162,7 +164,8 @@ def whole(value: object, what: str, least: int, most: int) -> int:
 
 
 def md5_of(attributes: Mapping[str, Any]) -> str | None:
-    """Return the MD5 that clients check, over names, types and values of attributes with their lengths, sorted."""
+    """Return the MD5 of message attributes that clients check: over names, types and values with their lengths, sorted
+    by name; None without attributes."""
     if not attributes:
         return None
     digest = hashlib.md5(usedforsecurity=False)

@@ -11,7 +11,7 @@ RATE_MAX = 500
 
 
 class MessageMove:
-    """One move task. A moved message gets a new id and sent time, as on SQS."""
+    """One task that moves messages. A moved message gets a new id and sent time, as on SQS."""
 
     def __init__(self, source: ServedQueue, to: ServedQueue | None, rate: int | None, now_ms: int) -> None:
         self.source, self._to, self._rate, self._started_ms = source, to, rate, now_ms
@@ -19,7 +19,7 @@ class MessageMove:
         self.planned = int(source.counts(now_ms)["ApproximateNumberOfMessages"])
 
     def carry(self, now_ms: int, queues: Mapping[str, ServedQueue]) -> list[ServedQueue]:
-        """Move the messages that are due; return the queues that got some."""
+        """Move the messages that are due by the task's rate; return the queues that got some."""
         if self.status != "RUNNING":
             return []
         due = int((now_ms - self._started_ms) / 1000 * (self._rate or RATE_MAX)) - self.moved
@@ -43,7 +43,7 @@ class MessageMove:
         return moved
 
     def entry(self, handle: str) -> dict[str, Any]:
-        """Return the entry in ListMessageMoveTasks."""
+        """Return the entry for this task in the answer of ListMessageMoveTasks."""
         entry = {
             "TaskHandle": handle if self.status == "RUNNING" else None,
             "Status": self.status,

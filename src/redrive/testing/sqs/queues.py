@@ -64,16 +64,22 @@ class ServedQueue:
         self.attributes: dict[str, str] = dict(DEFAULTS)
         self.set(attributes, now_ms)
         self.in_flight_max = IN_FLIGHT_MAX
-        self.messages: dict[int, ServedMessage] = {}  # by number
+        self.messages: dict[int, ServedMessage] = {}  # by message number
         self.in_flight = self.delayed = 0
         self._numbers = count(1)
         self._line: deque[tuple[int, int]] = deque()  # (number, turn) of the visible messages
-        self._groups: dict[str, deque[int]] = {}  # FIFO: all messages of a group, in order
-        self._flying: Counter[str] = Counter()  # FIFO: messages in flight by group, which block it
-        self._ready: dict[str, None] = {}  # FIFO: groups that may be received from, in turn
-        self._times: list[tuple[int, int, int]] = []  # (ms, number, turn): when a delay or a visibility ends
-        self._expiry: deque[int] = deque()  # numbers in the order they were sent
-        self._dedup: dict[str, tuple[int, str, int]] = {}  # by id: (end in ms, message id, number)
+        self._groups: dict[str, deque[int]] = {}  # FIFO: by group, the numbers of all its messages in order
+        self._flying: Counter[str] = (
+            Counter()
+        )  # FIFO: by group, the number of its messages in flight, which block the group
+        self._ready: dict[str, None] = {}  # FIFO: groups from which messages may be received, in turn
+        self._times: list[
+            tuple[int, int, int]
+        ] = []  # (ms, number, turn) of each hidden message: when its delay or visibility ends
+        self._expiry: deque[int] = deque()  # message numbers in the order of sending
+        self._dedup: dict[
+            str, tuple[int, str, int]
+        ] = {}  # by deduplication id: (end in ms, message id, message number)
 
     def set(self, attributes: Mapping[str, str], now_ms: int) -> None:
         """Set attributes. If SQS refuses one of them, raises SqsError and changes none."""
@@ -85,10 +91,9 @@ class ServedQueue:
         self.attributes.update({name: str(value) for name, value in attributes.items()})
         self.modified_ms = now_ms
 
-    # -- sending
-
     def send(self, entry: Mapping[str, Any], now_ms: int) -> ServedMessage:
-        """Add and return a message; of a duplicate in a FIFO queue, the first one. Raises SqsError if it is refused."""
+        """Add a message and return it; for a duplicate in a FIFO queue, return the first message. Raises SqsError if
+        SQS refuses it."""
         attributes = entry.get("MessageAttributes") or {}
         size = check_body(entry.get("MessageBody"), attributes)
         if size > int(self.attributes["MaximumMessageSize"]):
@@ -159,13 +164,12 @@ class ServedQueue:
         message.hidden_until_ms = until_ms
         heapq.heappush(self._times, (until_ms, message.number, message.turn))
 
-    # -- receiving
-
     def receive(
         self, limit: int, visibility_s: int, now_ms: int, dead: ServedQueue | None, *, long_poll: bool
     ) -> list[ServedMessage]:
-        """Receive up to `limit` visible messages, and hide them for `visibility_s`; those received too often move to
-        `dead`. Raises SqsError at the in-flight cap; a long poll gets nothing instead."""
+        """Receive up to `limit` visible messages, and hide them for `visibility_s`; messages that were received too
+        often move to `dead`. At the in-flight cap, raises SqsError; a long poll or a FIFO queue returns no messages
+        instead."""
         self.turn(now_ms)
         if self.in_flight >= self.in_flight_max:
             if long_poll or self.fifo:
@@ -201,7 +205,8 @@ class ServedQueue:
                 yield message
 
     def _next_of_groups(self, limit: int, received: list[ServedMessage]) -> Iterator[ServedMessage]:
-        """Take messages group by group, as many of each as fit into `limit`; skip groups with one in flight."""
+        """Yield messages group by group, as many of each as fit into `limit`; a group ends at its first message in
+        flight."""
         for name in list(self._ready):
             if len(received) >= limit:
                 return
@@ -212,14 +217,15 @@ class ServedQueue:
                     break
                 yield message
             if name in self._groups and not self._flying[name]:
-                self._ready[name] = None  # none of the group was taken: its head is delayed, or its messages died
+                self._ready[name] = None  # no message of the group was taken: its head is delayed, or its messages died
 
     def _received_max(self) -> int | None:
         policy = self.attributes.get("RedrivePolicy")
         return int(json.loads(policy)["maxReceiveCount"]) if policy else None
 
     def bury(self, message: ServedMessage, from_arn: str, now_ms: int) -> None:
-        """Add a message that died in another queue: a standard queue keeps its times, a FIFO queue sets new ones."""
+        """Add a message that died in the queue `from_arn`: a standard queue keeps the message's times, a FIFO queue
+        sets new ones."""
         buried = ServedMessage(message.id, next(self._numbers), message.body, message.attributes, message.sent_ms)
         buried.group, buried.trace, buried.from_arn = message.group, message.trace, from_arn
         buried.received, buried.first_received_ms = message.received, message.first_received_ms
@@ -227,15 +233,14 @@ class ServedQueue:
             buried.sent_ms, buried.dedup = now_ms, message.id
         self._add(buried, 0, now_ms)
 
-    # -- handles
-
     def handle(self, message: ServedMessage) -> str:
         """Return the receipt handle of the message's last receive."""
         text = f"{self.name} {message.number} {message.received} {message.received_ms}"
         return base64.b64encode(text.encode()).decode()
 
     def _held(self, handle: object) -> tuple[ServedMessage | None, bool]:
-        """Return the message of a handle (None if it is deleted), and whether the handle is of its last receive."""
+        """Return the message of a handle (None if it is deleted), and True if the handle is of the message's last
+        receive. Raises SqsError for a handle of no message here."""
         try:
             name, number, received, received_ms = base64.b64decode(str(handle), validate=True).decode().split(" ")
             key = int(number), int(received), int(received_ms)
@@ -249,8 +254,8 @@ class ServedQueue:
         return message, message is not None and (message.received, message.received_ms) == key[1:]
 
     def delete(self, handle: object, now_ms: int) -> bool:
-        """Delete a message; return whether it is gone by this call. With an old handle the message stays; in a
-        FIFO queue a handle whose visibility has ended is refused. Raises SqsError."""
+        """Delete the message of a handle; return True if this call deleted it. With an old handle the message stays; in
+        a FIFO queue a handle whose visibility has ended is refused. Raises SqsError."""
         self.turn(now_ms)
         message, last = self._held(handle)
         if message is None:
@@ -265,7 +270,8 @@ class ServedQueue:
         return True
 
     def change_visibility(self, handle: object, seconds: int, now_ms: int) -> None:
-        """Hide a message for `seconds` from now, at most 12 hours from its receive. Raises SqsError."""
+        """Hide the message of a handle for `seconds` from now, at most until 12 hours after its receive. Raises
+        SqsError."""
         self.turn(now_ms)
         message, last = self._held(handle)
         if message is None or not last or not message.in_flight:
@@ -292,7 +298,7 @@ class ServedQueue:
                 self._ready[name] = None
 
     def _land(self, message: ServedMessage) -> None:
-        """End a message's time in flight, or its delay, in the counts."""
+        """End a message's time in flight, or its delay, and update the counts."""
         if message.in_flight:
             self.in_flight -= 1
             if self.fifo:
@@ -302,10 +308,8 @@ class ServedQueue:
         message.in_flight, message.hidden_until_ms = False, 0
         message.turn += 1
 
-    # -- time
-
     def turn(self, now_ms: int) -> None:
-        """Apply the time: end delays and visibility timeouts, delete expired messages."""
+        """Move the queue on to `now_ms`: end delays and visibility timeouts, delete expired messages."""
         while self._times and self._times[0][0] <= now_ms:
             _, number, turn = heapq.heappop(self._times)
             message = self.messages.get(number)
@@ -322,7 +326,7 @@ class ServedQueue:
                 self.take_out(message)
 
     def next_ms(self) -> int | None:
-        """Return when the next message becomes visible; None if none is hidden or delayed."""
+        """Return when the next hidden or delayed message becomes visible; None if there is none."""
         while self._times:
             at_ms, number, turn = self._times[0]
             message = self.messages.get(number)
@@ -336,7 +340,7 @@ class ServedQueue:
             self.take_out(message)
 
     def counts(self, now_ms: int) -> dict[str, str]:
-        """Return the attributes that count messages."""
+        """Return the queue's attributes that count messages."""
         self.turn(now_ms)
         waiting = len(self.messages) - self.in_flight - self.delayed
         return {

@@ -20,9 +20,9 @@ from .faults import Faults
 from .messages import SqsError
 
 HOST = "127.0.0.1"
-ENDS = 20  # attempts to cancel calls that are in progress
-POLL_CAP_S = 0.2  # longest long poll in real seconds, if the clock is a test's
-SWEEP_S = 0.005  # interval in seconds at which a poll reads a test's clock
+ENDS = 20  # attempts to cancel the calls that are in progress
+POLL_CAP_S = 0.2  # the longest long poll in real seconds, if the clock is a test's
+SWEEP_S = 0.005  # real seconds between two reads of a test's clock in a long poll
 _JSON = b"application/x-amz-json-1.0"
 
 
@@ -63,11 +63,9 @@ class SqsServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
-        self._news: dict[str, asyncio.Event] = {}  # by queue: set when a message may have become visible
+        self._news: dict[str, asyncio.Event] = {}  # by queue: set when one of its messages may have become visible
         self.url = ""
         self.account: Account
-
-    # -- life
 
     def __enter__(self) -> Self:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="sqs", daemon=True)
@@ -108,9 +106,7 @@ class SqsServer:
             for task in left:
                 task.cancel()
             await asyncio.wait(left, timeout=0.05)
-        await asyncio.sleep(0)  # let the connections close before the loop does
-
-    # -- HTTP
+        await asyncio.sleep(0)  # lets the connections close before the loop does
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -121,7 +117,7 @@ class SqsServer:
                     continue
                 answer = await self._answer(headers.get(b"x-amz-target", b"").decode().rpartition(".")[2], body)
                 if answer is None:
-                    break  # the fault is to lose the answer
+                    break  # the requested fault is to lose the answer
                 writer.write(answer)
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
@@ -130,7 +126,7 @@ class SqsServer:
             writer.close()
 
     async def _answer(self, action: str, body: bytes) -> bytes | None:
-        """Carry out a request; return the body of the answer, or None to break the connection."""
+        """Carry out a call; return the body of its answer, or None to break the connection."""
         given: dict[str, Any] = {}
         try:
             given = json.loads(body or b"{}")
@@ -162,8 +158,6 @@ class SqsServer:
             return answer
         return await self._receive(given)
 
-    # -- long polls
-
     async def _receive(self, given: dict[str, Any]) -> dict[str, Any]:
         wait_s = self.account.wait_s(given)
         end_ms, end_s = self._clock_ms() + wait_s * 1000, time.monotonic() + (POLL_CAP_S if self._manual else wait_s)
@@ -176,7 +170,7 @@ class SqsServer:
             await self._news_of(given, min(end_s - now_s, (end_ms - now_ms) / 1000))
 
     async def _news_of(self, given: dict[str, Any], most_s: float) -> None:
-        """Sleep until a message may be visible in the queue, at most `most_s`."""
+        """Sleep for at most `most_s` seconds, until a message of the queue may be visible."""
         queue = self.account.queue(given)
         event = self._news.setdefault(queue.name, asyncio.Event())
         next_ms = queue.next_ms()
