@@ -20,11 +20,11 @@ from .tries import WRONG_BY_PROXY_MAX, WRONG_MAX, LoginTries
 
 SESSION = "redrive_session"
 SESSION_S = 12 * 3600
-TOKEN_MIN, DISTINCT_MIN = 16, 6  # the least length of a token, and the least number of different characters
-NAMED_MAX = 64  # characters of a client's address that a proxy names
-_STRETCHED = 100_000  # rounds of key derivation, which slow down guessing tokens from cookies
-# Headers that proxies add. An old version of HTTP shows a proxy, too: nginx uses one to its servers by default, while
-# browsers have used 1.1 for 25 years.
+TOKEN_MIN, DISTINCT_MIN = 16, 6  # the least number of characters, and of different characters, in a token
+NAMED_MAX = 64  # characters that are used of a client's address that a proxy names
+_STRETCHED = 100_000  # rounds of the key derivation, which slow down guessing the token from a cookie
+# Headers that proxies add. An old version of HTTP is a sign of a proxy, too: nginx uses one to its servers by default,
+# while browsers have used 1.1 for 25 years.
 _FORWARDED = (
     "forwarded", "via", "x-forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip",
     "x-client-ip", "x-cluster-client-ip", "true-client-ip", "cf-connecting-ip", "fly-client-ip",
@@ -36,7 +36,7 @@ Authorize = Callable[[Request], Any]
 
 
 class Answered(Exception):
-    """`authorize` answered the request itself, as by a redirect to the application's own login."""
+    """Raised if `authorize` answered the request itself, as by a redirect to the application's own login."""
 
     def __init__(self, response: Response) -> None:
         super().__init__(response.status_code)
@@ -85,7 +85,7 @@ class Access:
         return self._token is not None
 
     async def user(self, request: Request) -> User:
-        """Return the user of a request. Raises Denied and Answered."""
+        """Return the user who sent a request. Raises Denied, or Answered if `authorize` returned a response."""
         if self._authorize is not None:
             answer = self._authorize(request)
             if isawaitable(answer):
@@ -100,11 +100,13 @@ class Access:
         raise Denied(401, "you are not logged in", "these pages are for known users", "log in, then open them again")
 
     def session(self, request: Request, token: str) -> str | None:
-        """Return the session cookie's value for this token; None if it is wrong. Raises Denied after too many tries."""
+        """Return the session cookie's value if this token is the site's; None if it is wrong. Raises Denied after too
+        many tries."""
         return self._sealed(int(self._clock()) + SESSION_S) if self._is_right(request, token) else None
 
     def bears_token(self, request: Request) -> bool:
-        """Return whether the request has the token outside cookies, as other sites cannot make a browser send it."""
+        """Return True if the request has the site's token outside cookies, as other sites cannot make a browser send
+        it."""
         return self._token is not None and _same(_bearer(request) or "", self._token)
 
     def _gives_token(self, request: Request) -> bool:
@@ -122,7 +124,8 @@ class Access:
         return right
 
     def _has_session(self, request: Request) -> bool:
-        """Return whether one of the cookies is a valid session; other sites on this host may have set others."""
+        """Return True if one of the request's cookies is a valid session; other sites on this host may have set more of
+        the same name."""
         return any(self._is_session(given) for given in cookies(request, SESSION))
 
     def _is_session(self, given: str) -> bool:
@@ -132,7 +135,7 @@ class Access:
         return _same(given, self._sealed(int(ends))) and int(ends) > self._clock()
 
     def _sealed(self, ends: int) -> str:
-        """Return the value of the cookie: the end of the session, and a seal made with the token."""
+        """Return the value of the cookie of a session until `ends`: that time, and a seal made with the token."""
         return f"{ends}.{hmac.digest(self._seal, str(ends).encode(), 'sha256').hex()}"
 
     @cached_property
@@ -141,7 +144,8 @@ class Access:
 
 
 def cookies(request: Request, name: str) -> list[str]:
-    """Return all cookies of this name: for sites at `/` and `/jobs`, a browser sends both to the latter."""
+    """Return the values of all cookies of this name: for sites at `/` and `/jobs`, a browser sends both sites' cookies
+    to the latter."""
     values = []
     for header in request.headers.getlist("cookie"):
         for part in header.split(";"):
@@ -152,15 +156,15 @@ def cookies(request: Request, name: str) -> list[str]:
 
 
 def client_of(request: Request) -> str:
-    """Return the address of the client, from the server; empty for a socket without one."""
+    """Return the client's address, as the server reports it; empty for a socket without an address."""
     if request.client is not None:
         return request.client.host
     return str(request.scope.get("wsgi_environ", {}).get("REMOTE_ADDR", ""))
 
 
 def clients_of(request: Request) -> tuple[tuple[str, int], ...]:
-    """Return the keys by which wrong tokens are counted, each with its limit. Any program on this machine can pretend
-    to be a proxy with many clients, so the clients of one proxy together have a limit, too."""
+    """Return the keys under which this client's wrong tokens are counted, each with its limit. Any program on this
+    machine can pretend to be a proxy with many clients, so the clients of one proxy together have a limit, too."""
     client = client_of(request)
     named = request.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
     if named and is_loopback(client):
@@ -194,7 +198,7 @@ def _of_this_machine(request: Request) -> User:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address or a host's name is this machine."""
+    """Return True if an address or a host's name is that of this machine's loopback."""
     if host == "localhost":
         return True
     try:

@@ -53,7 +53,7 @@ _STATUSES: tuple[tuple[type[Exception], int], ...] = (
 
 
 def as_json(record: Mapping[str, Any], status: int = 200) -> Response:
-    """Return a record as JSON, without secrets."""
+    """Return a record as a JSON response, without secrets."""
     body = in_json(msgspec.json.encode(redact_record(record)).decode())
     return Response(body + "\n", status, media_type="application/json")
 
@@ -62,20 +62,20 @@ def html(
     site: SiteParts, request: Request, user: User, shown: SitePage, record: PageAnswer,
     *, csrf: str, said: str, version: int,
 ) -> str:  # fmt: skip
-    """Return a record as a page, without secrets except those that the reader typed."""
+    """Return the HTML of a page with this record, without secrets except those that the reader typed."""
     others = _others(site, request, user, csrf, shown)
     others |= {"said": redact(said), "version": version, "typed": record.typed}
     return page(shown.name, redact_record(record), **others)
 
 
 def failed(site: SiteParts, request: Request, problem: Problem, *, allow: str = "") -> Response:
-    """Return the answer for an error, in the requested format."""
+    """Return the answer for a problem, as JSON or HTML as the request wants it."""
     record = {"error": redact(problem.what), "why": redact(problem.why) or None, "next": problem.next or None}
     if wants_json(request):
         response = as_json(record, problem.status)
     else:
         others = _others(site, request, User(permissions=frozenset()), "", None)
-        did = redact(said(request))  # the result of the action before, whose target may be gone by now
+        did = redact(said(request))  # the result of the last action, whose target may not exist any more
         body = page("error", record | {"status": problem.status, "store": site.url}, **others, said=did, version=0)
         response = HTMLResponse(body, problem.status)
     if allow:
@@ -86,7 +86,7 @@ def failed(site: SiteParts, request: Request, problem: Problem, *, allow: str = 
 
 
 def login(site: SiteParts, request: Request, *, wrong: bool = False) -> Response:
-    """Return the form for the token."""
+    """Return the page with the form for the token; status 401 if a token was `wrong`."""
     csrf = csrf_of(request)
     others = _others(site, request, User(permissions=frozenset()), csrf, None)
     record = {"wrong": wrong, "query": path_of(request).partition("?")[2]}
@@ -96,7 +96,8 @@ def login(site: SiteParts, request: Request, *, wrong: bool = False) -> Response
 
 
 def once_more(request: Request) -> Response:
-    """Return a page that requests itself again, as a link from another site (an alert) comes without cookies."""
+    """Return a page that requests the same address again: a link on another site, such as an alert, comes without
+    cookies."""
     text = Markup(
         '<!doctype html><title>redrive</title><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open</a>'
     )
@@ -104,7 +105,7 @@ def once_more(request: Request) -> Response:
 
 
 def problem_of(error: Exception, store: str) -> Problem:
-    """Return what, why and next for an error; an unexpected one gets no details."""
+    """Return the Problem that shows an error; an unexpected error gets no details."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Denied):
@@ -122,7 +123,7 @@ def problem_of(error: Exception, store: str) -> Problem:
 
 
 def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: SitePage | None) -> dict[str, Any]:
-    """Return the functions and values that every template may use beside its record."""
+    """Return the functions and values that every template may use beside its record; `shown` is the page, if any."""
     root, now_ms = root_of(request), _clock(site)
     return {
         "url": lambda *parts, **query: page_address(root, *parts, **query),
@@ -142,7 +143,8 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
 
 
 def _clock(site: SiteParts) -> Callable[[], int]:
-    """Return a function that reads the store's time once, at its first call: pages without times need no store."""
+    """Return a function that returns the store's time as of its first call, so pages without times do not need the
+    store."""
 
     @cache
     def now_ms() -> int:
@@ -160,7 +162,7 @@ def _own_files() -> frozenset[str]:
 
 
 async def static(request: Request) -> Response:
-    """Return one of the site's static files."""
+    """Return the static file of the site that the request names, or 404."""
     name = request.path_params["file"]
     kind = name.rpartition(".")[2]
     if kind not in _TYPES or name not in _own_files():

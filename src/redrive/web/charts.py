@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 SPARK_WIDE, SPARK_HIGH = 120, 24
-WIDE, HIGH = 640, 160  # units of a chart, which is scaled to its container
-_SERIES_MAX = 6  # series of a chart: the stylesheet has as many classes
-_LOG_FROM = 20.0  # a scale is logarithmic if the highest value is more than so many times the lowest
+WIDE, HIGH = 640, 160  # width and height of a chart in its own units, which are scaled to its container
+_SERIES_MAX = 6  # the most series of a chart: the stylesheet has as many classes
+_LOG_FROM = 20.0  # a scale is logarithmic if its highest value is more than so many times its lowest one
 
 
 def spark(values: Sequence[float], label: str = "") -> Markup:
-    """Draw a line, scaled to its greatest value."""
+    """Return a small line chart of the values, scaled to the greatest one; empty if there is nothing to draw."""
     if len(values) < 2 or not any(values):
         return Markup("")
     most, step = max(values), SPARK_WIDE / (len(values) - 1)
@@ -28,7 +28,8 @@ def spark(values: Sequence[float], label: str = "") -> Markup:
 
 
 def bars(series: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], title: str) -> Markup:
-    """Draw stacked bars: one bar for each label, with a colour and a pattern for each series, and a legend."""
+    """Return a chart of stacked bars: one bar for each label, with a colour and a pattern for each series, and a
+    legend."""
     series = series[:_SERIES_MAX]
     sums = [sum(values) for values in zip(*(values for _, values in series), strict=True)]
     most = max(sums, default=0)
@@ -49,7 +50,8 @@ def bars(series: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], t
 
 
 def _bar(x: float, wide: float, values: Sequence[tuple[str, float]], label: str, most: float) -> Markup:
-    """Return the parts of one bar, the first series lowest."""
+    """Return the parts of one bar, the value of the first series at the bottom; `most` is the sum at the
+    chart's top."""
     parts, low = [], 0.0
     for which, (name, value) in enumerate(values):
         y, high = HIGH - (low + value) / most * HIGH, value / most * HIGH
@@ -62,14 +64,14 @@ def _bar(x: float, wide: float, values: Sequence[tuple[str, float]], label: str,
 
 
 def ranges(spans: Sequence[tuple[float, float, float]], labels: Sequence[str], title: str) -> Markup:
-    """Draw a bar for each span (least, mean, greatest), with a mark at its mean; logarithmic if they differ much.
-    `labels` describe the spans."""
+    """Return a chart with a bar for each span (least, mean, greatest), labelled, and a mark at its mean. The scale is
+    logarithmic if the greatest values differ much."""
     most = max((high for *_, high in spans), default=0.0)
     if not most:
         return Markup('<p class="quiet">{}: there are none.</p>').format(title)
     lowest = min(high for *_, high in spans if high > 0)
     is_log = most > _LOG_FROM * lowest
-    floor = lowest / 2  # the lower end of a logarithmic scale, which has no 0
+    floor = lowest / 2  # the lower end of a logarithmic scale, which cannot have 0
 
     def place(value: float) -> float:
         part = math.log(max(value, floor) / floor) / math.log(most / floor) if is_log else value / most

@@ -14,12 +14,13 @@ from typing import Any
 from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-DESCRIPTORS_WANTED, DESCRIPTORS_OWN = 16_384, 200  # descriptors of the process; those not used for connections
+DESCRIPTORS_WANTED, DESCRIPTORS_OWN = 16_384, 200  # wanted by the process; kept for uses other than connections
 
 
 class ConnectionBounds(Struct, frozen=True, kw_only=True):
-    """Limits: `most` connections; `waiting_of_one`, those of one address without a request; the seconds for the head
-    (`head_s`) and body (`body_s`) of a request to arrive, and without progress of an answer (`taken_s`)."""
+    """Limits of a server: `most` connections; `waiting_of_one` connections of one address without a request; seconds
+    for the head (`head_s`) and the body (`body_s`) of a request to arrive, and for an answer without progress
+    (`taken_s`)."""
 
     most: int = 2_000
     waiting_of_one: int = 200
@@ -29,14 +30,15 @@ class ConnectionBounds(Struct, frozen=True, kw_only=True):
 
 
 def raise_descriptors() -> int:
-    """Raise the process's limit of descriptors as far as possible; return the number of connections that it allows."""
+    """Raise the process's limit of descriptors as far as possible; return how many connections the limit then
+    allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if wanted > soft:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-        except ValueError:  # macOS has another, smaller limit
+        except ValueError:  # the limit of macOS is smaller than it reports
             pass
     return soft - DESCRIPTORS_OWN
 
@@ -49,10 +51,11 @@ class Connections:
         self._count = 0
         self._waiting: dict[
             str, dict[BoundedConnections, None]
-        ] = {}  # by address, in the order in which they began to wait
+        ] = {}  # by address, its connections in the order in which they began to wait
 
     def open(self, one: BoundedConnections) -> bool:
-        """Count a new connection; return False if there is no room for it."""
+        """Count a new connection; if there are too many, close the one that waits longest. Returns False if
+        none waits."""
         self._count += 1
         if self._count <= self.bounds.most:
             return True
@@ -64,14 +67,15 @@ class Connections:
         return True
 
     def wait(self, one: BoundedConnections) -> None:
-        """Note that a connection waits for a request or its rest; close the oldest if its address has too many."""
+        """Note that a connection waits for a request or the rest of one; close the oldest such connection of its
+        address if they are too many."""
         crowd = self._waiting.setdefault(one.address, {})
         crowd[one] = None
         if len(crowd) > self.bounds.waiting_of_one:
             next(iter(crowd)).give_way()
 
     def work(self, one: BoundedConnections) -> None:
-        """Note that the request of a connection has arrived."""
+        """Note that a connection does not wait any more, as its request has arrived."""
         crowd = self._waiting.get(one.address)
         if crowd is not None:
             crowd.pop(one, None)
@@ -84,7 +88,7 @@ class Connections:
 
 
 class BoundedConnections(H11Protocol):
-    """A connection of uvicorn that can be closed to make room. `gate`: all connections of its server."""
+    """A connection of uvicorn that can be closed to make room for another. `gate`: all connections of its server."""
 
     gate: Connections
 
@@ -130,13 +134,14 @@ class BoundedConnections(H11Protocol):
             self._stop()
 
     def give_way(self) -> None:
-        """Close the connection at once, as it is too slow, or another needs its place."""
+        """Close this connection at once, as it is too slow, or another one needs its place."""
         self.gate.work(self)
         self.transport.abort()
 
     def _look(self) -> None:
-        """Start the timer for the missing head or body, unless it runs; stop it when the request is complete."""
-        cycle: Any = self.cycle  # None before the first request
+        """Start the timer for the head or body that is missing, unless it runs; stop the timer when the request is
+        complete."""
+        cycle: Any = self.cycle  # None until the first request
         if cycle is None or (cycle.response_complete and not cycle.more_body):
             state = "head"
         else:
@@ -157,7 +162,8 @@ class BoundedConnections(H11Protocol):
         self._timer = self.loop.call_later(within_s, self._late, within_s)
 
     def _late(self, within_s: float) -> None:
-        """Close the connection, unless the client has read more of an answer since."""
+        """Close the connection at the end of its time, unless the client has read more of an answer since; then wait
+        again."""
         if 0 < self.transport.get_write_buffer_size() < self._left:
             self._start(within_s)
         else:
@@ -170,5 +176,5 @@ class BoundedConnections(H11Protocol):
 
 
 def protocol(gate: Connections) -> type[BoundedConnections]:
-    """Return the protocol class for one server."""
+    """Return the class of connections for the server of this gate."""
     return type("Bounded", (BoundedConnections,), {"gate": gate})

@@ -1,4 +1,4 @@
-"""Read and write JSON without loss: digits, repeated names and the order of fields stay as written."""
+"""Read and write JSON without loss: digits, repeated names and the order of fields stay as they were written."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 
 
 class ExactNumber(NamedTuple):
-    """A JSON number as written. It equals no text."""
+    """A JSON number with the digits as written. It equals no text."""
 
     digits: str
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object as written: in order, with repeated names."""
+    """A JSON object as written: its fields in order, repeated names included."""
 
 
 def read(text: str | bytes) -> Any:
-    """Decode a JSON text. Raises ValueError, RecursionError."""
+    """Decode a JSON text without loss. Raises ValueError or RecursionError."""
     return json.loads(
         text, object_pairs_hook=Pairs, parse_int=ExactNumber, parse_float=ExactNumber, parse_constant=_refused
     )
@@ -30,7 +30,7 @@ def _refused(word: str) -> Any:
 
 
 def write(value: Any) -> str:
-    """Encode a value as JSON in one line."""
+    """Encode a value that `read` returned as JSON in one line."""
     if isinstance(value, ExactNumber):
         return value.digits
     if isinstance(value, Pairs):
@@ -42,12 +42,12 @@ def write(value: Any) -> str:
 
 
 def pretty(value: Any) -> str:
-    """Encode a value as indented JSON."""
+    """Encode a value that `read` returned as indented JSON."""
     return msgspec.json.format(write(value).encode(), indent=2).decode()
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return whether two values are written equally: 1 differs from true, "1" and 1.0."""
+    """Return True if two values are written the same: 1 differs from true, "1" and 1.0."""
     if type(a) is not type(b):
         return False
     if isinstance(a, Pairs):
@@ -60,6 +60,6 @@ def same(a: Any, b: Any) -> bool:
 def _is_unicode(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # it has half of a surrogate pair
+    except UnicodeEncodeError:  # the text has one half of a surrogate pair
         return False
     return True

@@ -16,12 +16,12 @@ from ..present.permissions import Denied
 from .access import cookies, is_loopback
 
 CSRF = "redrive_csrf"
-SAID = "redrive_said"  # cookie with the result of the last action, shown once
+SAID = "redrive_said"  # the cookie with the result of the last action, which is shown once
 FIELD = "csrf"
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:/@\s]+?)\.?(?::\d{1,5})?", re.IGNORECASE)
-_SAID_MAX = 2_500  # characters of a cookie: browsers drop one above 4,096
-_OWN = ("same-origin", "none")  # values of Sec-Fetch-Site for requests of our pages, or of the user
+_SAID_MAX = 2_500  # characters of that cookie: browsers drop one above 4,096
+_OWN = ("same-origin", "none")  # values of Sec-Fetch-Site for a request that our pages or the user sent
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
@@ -38,7 +38,8 @@ _HEADERS = {
 
 
 def host_names(hosts: Iterable[str] | None) -> frozenset[str] | None:
-    """Return names for `check_host`, without ports; None, which allows any, if `hosts` is None or has `*`."""
+    """Return the names that `check_host` accepts, without ports; None, which accepts any, if `hosts` is None or
+    contains `*`."""
     if hosts is None:
         return None
     names = [hosts] if isinstance(hosts, str) else list(hosts)
@@ -46,14 +47,14 @@ def host_names(hosts: Iterable[str] | None) -> frozenset[str] | None:
 
 
 def host_of(given: str) -> str:
-    """Return the name in a Host header, in lower case, without port and final dot; empty if it is invalid."""
+    """Return the name in a Host header, in lower case, without port and final dot; empty if the header is invalid."""
     match = _HOST.fullmatch(given.strip())
     return match[1].lower().strip("[]") if match else ""
 
 
 def check_host(request: Request, hosts: Collection[str] | None) -> None:
-    """Refuse a foreign Host, which may resolve to this machine (DNS rebinding). `hosts` as `host_names` returns them.
-    Raises Denied."""
+    """Raise Denied if the request's Host is neither this machine nor one of `hosts` (as `host_names` returns them): a
+    foreign name may resolve to this machine (DNS rebinding)."""
     if hosts is None:
         return
     host = host_of(request.headers.get("host", ""))
@@ -66,7 +67,8 @@ def check_host(request: Request, hosts: Collection[str] | None) -> None:
 
 
 def from_elsewhere(request: Request) -> bool:
-    """Return whether the request follows a link of another site: browsers then omit our SameSite=Strict cookies."""
+    """Return True if the request follows a link on another site: for such a request browsers omit our SameSite=Strict
+    cookies."""
     of = request.headers
     return (
         request.method == "GET"
@@ -77,7 +79,7 @@ def from_elsewhere(request: Request) -> bool:
 
 
 def check_origin(request: Request, form: Mapping[str, str], *, bears_token: bool) -> None:
-    """Refuse a change that another site may have made the browser send. Raises Denied.
+    """Raise Denied for a change that another site may have made the browser send.
 
     A form must have the token of its cookie. JSON needs none, as a browser sends that to another site only after a
     preflight request, which this site refuses. A request with the site's token needs nothing else.
@@ -94,8 +96,8 @@ def check_origin(request: Request, form: Mapping[str, str], *, bears_token: bool
 
 
 def _is_foreign(request: Request) -> bool:
-    """Return whether another site sent the request. If the browser sends Sec-Fetch-Site, that decides: scripts cannot
-    set it, and proxies that rename the host keep it. Older browsers send an Origin."""
+    """Return True if another site sent the request. Sec-Fetch-Site decides if the browser sends it: scripts cannot set
+    it, and proxies that rename the host keep it. Older browsers send only an Origin."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
         return site not in _OWN
@@ -103,7 +105,7 @@ def _is_foreign(request: Request) -> bool:
 
 
 def _is_own(request: Request, origin: str) -> bool:
-    """Return whether an Origin is this site's. Ignores the scheme, as a proxy may end TLS."""
+    """Return True if an Origin is this site's. The scheme is ignored, as a proxy may end TLS."""
     return urlsplit(origin).netloc == request.headers.get("host", "")
 
 
@@ -112,12 +114,13 @@ def _known(request: Request) -> list[str]:
 
 
 def csrf_of(request: Request) -> str:
-    """Return the token for the forms of this page: that of the cookie, or a new one."""
+    """Return the token for the forms of this page: that of the request's cookie, or a new one."""
     return next(iter(_known(request)), "") or secrets.token_urlsafe(32)
 
 
 def say(response: Response, request: Request, text: str) -> None:
-    """Let the next page show a text once, sealed with the forms' token: other sites on this host cannot forge it."""
+    """Let the next page show this text once, in a cookie sealed with the forms' token, so that other sites on this host
+    cannot forge it."""
     known = _known(request)
     quoted = quote(text)
     if len(quoted) > _SAID_MAX:
@@ -127,7 +130,7 @@ def say(response: Response, request: Request, text: str) -> None:
 
 
 def said(request: Request) -> str:
-    """Return the text of the last action; empty without one, or if another site set it."""
+    """Return the result of the last action, as `say` stored it; empty if there is none, or if another site set it."""
     for given in cookies(request, SAID):
         seal, _, quoted = given.partition(".")
         if any(hmac.compare_digest(seal.encode(), _seal(known, quoted).encode()) for known in _known(request)):
@@ -140,25 +143,25 @@ def _seal(key: str, text: str) -> str:
 
 
 def root_of(request: Request) -> str:
-    """Return the path where the site is mounted, quoted for use in headers and attributes."""
+    """Return the path at which the site is mounted, quoted for use in headers and attributes."""
     root = quote(request.scope.get("root_path", ""), safe="/").rstrip("/")
     return f"/{root.lstrip('/')}" if root else ""
 
 
 def path_of(request: Request) -> str:
-    """Return the path and query of the request, quoted."""
+    """Return the path and query of the request, quoted for use in headers and attributes."""
     query = request.scope.get("query_string", b"").decode("latin-1")
     return quote(request.scope["path"], safe="/:@!$&'()*+,=~") + (f"?{query}" if query else "")
 
 
 def is_below(root: str, to: str) -> bool:
-    """Return whether an address is on this site: a login redirects to no other."""
+    """Return True if the address `to` is on the site at `root`, as a login must not redirect to another one."""
     clean = to.isascii() and to.isprintable() and "\\" not in to and not to.startswith("//")
     return clean and bool(to) and (to == root or to.startswith(f"{root}/")) and "/../" not in f"{to.partition('?')[0]}/"
 
 
 def set_cookie(response: Response, request: Request, name: str, value: str, *, max_age: int | None = None) -> None:
-    """Set a cookie that scripts cannot read and other sites cannot make a browser send."""
+    """Set a cookie that scripts cannot read, and that other sites cannot make a browser send."""
     path, secure = root_of(request) or "/", is_encrypted(request)
     response.set_cookie(name, value, max_age=max_age, path=path, secure=secure, httponly=True, samesite="strict")
 
@@ -169,13 +172,14 @@ def drop_cookie(response: Response, request: Request, name: str) -> None:
 
 
 def is_encrypted(request: Request) -> bool:
-    """Return whether the browser uses TLS, to us or to a proxy. A forged header harms only the forger's cookie."""
+    """Return True if the browser uses TLS, to us or to a proxy. A forged header of a proxy harms only the cookie of its
+    sender."""
     forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
     return request.scope.get("scheme") == "https" or forwarded == "https"
 
 
 def harden(headers: MutableHeaders, *, cached: bool = False) -> None:
-    """Add security headers to an answer; browsers may cache it only if `cached` (static files)."""
+    """Add security headers to an answer; browsers may cache the answer only if `cached` (static files)."""
     for name, value in _HEADERS.items():
         headers.setdefault(name, value)
     headers.setdefault("Cache-Control", "public, max-age=86400" if cached else "no-store")

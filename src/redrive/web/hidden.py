@@ -1,4 +1,4 @@
-"""Edit JSON whose secrets are hidden: values that are not edited keep their stored secrets."""
+"""Edit JSON whose secrets are hidden: a value that is not edited keeps its stored secrets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import exact
 
 
 class Veiled:
-    """A body with its secrets replaced by stars. Raises ValueError or RecursionError if it is not JSON."""
+    """A JSON body with its secrets replaced by stars. Raises ValueError or RecursionError if the body is not JSON."""
 
     def __init__(self, body: bytes) -> None:
         self._stored = exact.read(body)
@@ -19,7 +19,8 @@ class Veiled:
         self._hides = not exact.same(self._stored, self.shown)
 
     def stored(self, typed: Any) -> Any:
-        """Return an edited value with its stored secrets in place of stars. Raises ValueError for other stars."""
+        """Return the edited value with the stored secrets in place of its stars. Raises ValueError for stars that hide
+        no stored secret."""
         return self._restored(typed, self.shown, self._stored, "")
 
     def _restored(self, typed: Any, shown: Any, stored: Any, path: str) -> Any:
@@ -49,7 +50,8 @@ class Veiled:
         return [self._element(n, value, len(typed), shown, stored, f"{path}.{n}") for n, value in enumerate(typed)]
 
     def _element(self, n: int, typed: Any, count: int, shown: list[Any], stored: list[Any], path: str) -> Any:
-        """Return the stored element for a typed one. A moved element is identified by its value, if that is unique."""
+        """Return the stored element that the `n`th typed one of `count` means. A moved element is identified by its
+        value, if only one stored element is shown so."""
         if count == len(shown) and (exact.same(typed, shown[n]) or not self._moved(typed, shown)):
             return self._restored(typed, shown[n], stored[n], path)
         meant = [behind for seen, behind in zip(shown, stored, strict=True) if exact.same(seen, typed)]
@@ -62,11 +64,11 @@ class Veiled:
         return any(exact.same(typed, each) for each in shown)
 
 
-_NEW = object()  # the shown value of a new element: equal to nothing
+_NEW = object()  # stands for the shown value of a new element: equal to no typed one
 
 
 def _both(shown: Any, stored: Any, kind: type[list[Any]]) -> Any:
-    """Return both values if both are of this kind and equally long, else None."""
+    """Return both values, if both are lists of this kind and equally long, else None."""
     alike = type(shown) is kind and type(stored) is kind
     return (shown, stored) if alike and len(shown) == len(stored) else None
 

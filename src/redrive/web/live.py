@@ -16,22 +16,22 @@ import msgspec
 from ..message import ClaimRequest
 from ..store import Store
 
-EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # seconds between reads; the latter if each call is billed (SQS)
-PING_S = 15.0  # proxies close a connection that is silent for long
-LASTS_S = 600.0  # how long one connection lasts
-SLOW_EVERY = 5  # every so many reads, pages reload even without a change of counts
-REST = 20  # a rest lasts so many times as long as the read before: 10 s after 0.5 s, as with millions of messages
-REST_MAX_S = 15.0  # the longest rest, as one read may be slow by chance
-PAGES_PER_S = 20  # reloads of all watchers together; with many watchers, each sees changes later
+EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # seconds between two reads of the store; the second if each call is billed (SQS)
+PING_S = 15.0  # seconds between two signs of life in a stream, as proxies close a silent connection
+LASTS_S = 600.0  # seconds after which a stream ends
+SLOW_EVERY = 5  # so many reads after a reload, pages reload even if no count changed
+REST = 20  # a rest lasts so many times as long as the read before it: 10 s after 0.5 s, as with millions of messages
+REST_MAX_S = 15.0  # the longest such rest in seconds, as one read may be slow by chance
+PAGES_PER_S = 20  # reloads of all watchers together; if there are many watchers, each one sees changes later
 WATCHERS_MAX = 500
-WAITED_FOR_MAX = 20  # queues waited for: each costs a query, through a pooler of PostgreSQL five a second
-HANGS_S = 2.0  # if a read takes longer, the store hangs or counts millions
-STALE_S = 0.02  # a shorter wait may have ended for a change that the read before included
+WAITED_FOR_MAX = 20  # the most queues waited for: each costs a query, through a pooler of PostgreSQL five a second
+HANGS_S = 2.0  # seconds after which a read is abandoned: the store hangs, or counts millions
+STALE_S = 0.02  # seconds: a shorter wait may have ended for a change that the last read included
 
 
 class Glance:
-    """Reads a digest of everything that pages show of a store, and waits for a wake-up of the store. One thread calls
-    it at a time. `store` returns the store, and may raise."""
+    """Reads a digest of all that pages show of a store, and waits for a wake-up of the store. Called by one thread at a
+    time. `store` returns the store, and may raise."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class Glance:
         if not self._idle:
             return False
         asks, ends = [ClaimRequest(queue, 1, 1) for queue in self._idle], time.monotonic() + timeout_s
-        for _ in range(2):  # an old wake-up may end the first wait
+        for _ in range(2):  # an old wake-up may end the first of two waits
             began = time.monotonic()
             self._store().wait(asks, timeout_ms=math.ceil(max(0.0, ends - began) * 1000))
             if time.monotonic() > began + STALE_S:
@@ -72,13 +72,14 @@ class Glance:
 
 
 class _Watcher:
-    """One stream; `ended`: it was closed to make room for another."""
+    """One stream of events. `ended`: it was closed to make room for another."""
 
     ended = False
 
 
 class Live:
-    """Numbers the changes of a store, and wakes those who wait for the next one. Reads only while someone waits.
+    """Numbers the changes of a store, and wakes the streams that wait for the next one. Reads the store only while a
+    stream waits.
 
     `every_s` returns the rest between two reads. While reads show no change, a wake-up of the store ends a rest early,
     unless each call is billed.
@@ -87,13 +88,14 @@ class Live:
     def __init__(
         self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None
     ) -> None:
-        """`heard` is called after each successful read."""
+        """Take the `glance` to read, the seconds between reads, and a function `heard` to call after each successful
+        read."""
         self.version = 0
         self._heard = heard
         self._looking: asyncio.Future[tuple[bytes, float]] | None = None
         self._glance, self._every_s = glance, every_s
         self._changed: asyncio.Event = asyncio.Event()
-        self._watching: dict[Any, list[_Watcher]] = {}  # by reader, the oldest first
+        self._watching: dict[Any, list[_Watcher]] = {}  # by reader, its streams, the oldest first
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -107,7 +109,7 @@ class Live:
         return self._task is not None and not self._task.done()
 
     def bump(self) -> None:
-        """Announce a change. Call it on the event loop."""
+        """Count a change, and wake all streams. Call it on the event loop."""
         self.version += 1
         self._wake()
 
@@ -116,9 +118,9 @@ class Live:
         self._changed = asyncio.Event()
 
     async def events(self, reader: Any = "") -> AsyncIterator[str]:
-        """Yield the lines of server-sent events for one browser: the number of the last change, now and at each change.
-        They end after LASTS_S; the browser connects again, and its permission is checked again. Beyond WATCHERS_MAX,
-        the oldest stream of the reader with the most streams ends."""
+        """Yield the lines of server-sent events for one browser: the number of the last change, at once and at each
+        change. The stream ends after LASTS_S; the browser connects again, and its permission is checked again. Beyond
+        WATCHERS_MAX, the oldest stream of the reader with the most streams ends."""
         watcher, ends = _Watcher(), asyncio.get_running_loop().time() + LASTS_S
         if self.watchers >= WATCHERS_MAX:
             self._end_oldest()
@@ -130,7 +132,8 @@ class Live:
             sent = self.version
             yield f"retry: 2000\nevent: version\ndata: {sent}\n\n"
             while not (self._closed or watcher.ended) and asyncio.get_running_loop().time() < ends:
-                # A change while the line was sent has set an event that has been replaced by now.
+                # A change while the line was sent has set an event that is replaced already, so compare the numbers
+                # first.
                 if self.version == sent and not await _set(self._changed):
                     yield ": still here\n\n"
                 elif self.version != sent:
@@ -148,7 +151,7 @@ class Live:
         self._wake()
 
     async def _watch(self) -> None:
-        thread = ThreadPoolExecutor(1, "redrive-live")  # one thread, as a store's wait belongs to its caller's
+        thread = ThreadPoolExecutor(1, "redrive-live")  # one, as a store's wait belongs to its caller's thread
         last, looks, woken = b"", 0, False
         try:
             while self.watchers:
@@ -157,9 +160,9 @@ class Live:
                     state, pause_s = await self._looked(thread)
                     pause_s = max(pause_s, min(REST * (time.monotonic() - began), REST_MAX_S))
                     quiet = state == last and not woken
-                except Exception as error:  # browsers are notified of an error, too, and the page shows it
+                except Exception as error:  # an error counts as a change, and the page shows it
                     state, pause_s = repr(type(error)).encode(), EVERY_S
-                if state != last or looks % SLOW_EVERY == 0:  # at first, too: the page was read earlier
+                if state != last or looks % SLOW_EVERY == 0:  # also at the first read, as the pages were read earlier
                     self.bump()
                     last = state
                 woken = await self._rest(thread, max(pause_s, self.watchers / PAGES_PER_S), quiet)
@@ -167,8 +170,8 @@ class Live:
             thread.shutdown(wait=False)
 
     async def _looked(self, thread: ThreadPoolExecutor) -> tuple[bytes, float]:
-        """Return a digest and its duration. Raises TimeoutError after HANGS_S; the next call waits for the same
-        read."""
+        """Return a digest of the store, and how many seconds the read took. Raises TimeoutError after HANGS_S; the next
+        call then waits for the same read."""
         if self._looking is None:
             self._looking = asyncio.wrap_future(thread.submit(self._look))
         done, _ = await asyncio.wait({self._looking}, timeout=HANGS_S)
@@ -184,12 +187,12 @@ class Live:
         return state
 
     async def _rest(self, thread: ThreadPoolExecutor, pause_s: float, quiet: bool) -> bool:
-        """Wait until the next read; return whether the store ended the wait early. The wait after such a one is never
-        ended early, so that a busy fleet is read at most twice as often. A long wait (calls are billed, reads are
-        slow, or there are many watchers) is a plain sleep."""
+        """Wait until the next read; return True if the store ended the wait early. The wait after that is never ended
+        early (`quiet` is False), so that a busy fleet is read at most twice as often. A long wait (calls are billed,
+        reads are slow, or there are many watchers) is a plain sleep."""
         ends = time.monotonic() + pause_s
         if quiet and pause_s < BILLED_EVERY_S:
-            with contextlib.suppress(Exception):  # a read-only user gets no wake-ups; the next read reports errors
+            with contextlib.suppress(Exception):  # a read-only user gets no wake-ups, and the next read reports errors
                 waiting = asyncio.wrap_future(thread.submit(self._glance.wait, pause_s))
                 if await asyncio.wait_for(asyncio.shield(waiting), pause_s + HANGS_S):
                     return True
@@ -210,7 +213,7 @@ class Live:
 
 
 async def _set(changed: asyncio.Event) -> bool:
-    """Wait for a change; return False after PING_S without one."""
+    """Wait for a change, and return True; return False after PING_S without one."""
     try:
         await asyncio.wait_for(changed.wait(), PING_S)
     except TimeoutError:

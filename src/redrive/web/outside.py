@@ -19,7 +19,8 @@ _NO_TRACE = "0" * 32
 
 
 def link(template: str | None, values: Mapping[str, object]) -> str | None:
-    """Fill in a template; return None without one, if a value is missing, or if the scheme is not http or https.
+    """Return the template filled in; None without a template, if a value is missing, or if the scheme is not http or
+    https.
 
     >>> link("https://traces.example.com/{trace_id}?at={at}", {"trace_id": "4bf9", "at": "2026-11-23T16:00:00Z"})
     'https://traces.example.com/4bf9?at=2026-11-23T16%3A00%3A00Z'
@@ -34,21 +35,21 @@ def link(template: str | None, values: Mapping[str, object]) -> str | None:
 
 
 def ids_of(traceparent: str | None) -> Mapping[str, str]:
-    """Return the `trace_id` and `span_id` of a W3C traceparent; empty if it is invalid."""
+    """Return the `trace_id` and `span_id` of a W3C traceparent; an empty mapping if it is invalid."""
     match = _PARENT.fullmatch(traceparent or "")
     return {"trace_id": match[1], "span_id": match[2]} if match and match[1] != _NO_TRACE else {}
 
 
 def links(traceparent: str | None, **values: object) -> dict[str, str]:
-    """Return the addresses of the trace and the logs of a run, as far as settings define them. `values`: message_id,
-    task, queue, worker, at."""
+    """Return the addresses of a run's trace and logs, as far as settings define them. `values`: message_id, task,
+    queue, worker, at."""
     about = {**values, **ids_of(traceparent)}
     urls = {"trace": link(settings().trace_url, about), "logs": link(settings().logs_url, about)}
     return {name: to for name, to in urls.items() if to}
 
 
 def code(file: str, line: int) -> str | None:
-    """Return the address of a line of code; None for files outside `code_root`."""
+    """Return the address of a line of code; None without the setting `code_url`, or for files outside `code_root`."""
     path, root = PurePath(file), settings().code_root
     if root is not None:
         if not path.is_relative_to(root):

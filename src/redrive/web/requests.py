@@ -12,17 +12,17 @@ from starlette.requests import Request
 from ..message import UNREADABLE
 from .ask import Problem
 
-FORM_MAX = 1024 * 1024  # bytes of a form
-BODY_MAX = 4 * 1024 * 1024  # bytes of a form with a message's body, where a character may take three bytes
-ASIDE = 64 * 1024  # a longer form is decoded on a thread, so as not to block the event loop
-LOGIN_MAX = 16 * 1024  # bytes of a form that needs no session
+FORM_MAX = 1024 * 1024  # the most bytes of a form
+BODY_MAX = 4 * 1024 * 1024  # the most bytes of a form with a message's body, where a character may take three bytes
+ASIDE = 64 * 1024  # bytes above which a form is decoded on a thread, so as not to block the event loop
+LOGIN_MAX = 16 * 1024  # the most bytes of a form that needs no session
 FIELDS_MAX = 20_000
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
 Form = tuple[Mapping[str, str], Mapping[str, list[str]]]
 
 
 def wants_json(request: Request) -> bool:
-    """Return whether the answer is JSON: the request accepts it, or is JSON itself."""
+    """Return True if the answer is to be JSON: the request accepts JSON and not HTML, or is itself JSON."""
     accepted = request.headers.get("accept", "")
     return "text/html" not in accepted and (_JSON in accepted or _type(request) == _JSON)
 
@@ -32,8 +32,8 @@ def _type(request: Request) -> str:
 
 
 async def form_of(request: Request, most: int = FORM_MAX) -> Form:
-    """Return the fields of a form or a JSON object of at most `most` bytes: the last value of each, and all values.
-    Raises Problem."""
+    """Return the fields of a posted form or JSON object of at most `most` bytes: the last value of each name, and all
+    values of each name. Raises Problem."""
     if request.method != "POST":
         return {}, {}
     body, kind = await _body(request, most), _type(request)

@@ -18,7 +18,7 @@ _KINDS = ("string", "integer", "number", "boolean")
 
 
 def form_of(schema: Mapping[str, Any], body: Any) -> list[Record]:
-    """Return the fields for a body: name, type, whether it is required, and its current value as text."""
+    """Return the fields of a form for this body: name, type, whether it is required, and its present value as text."""
     if not isinstance(body, exact.Pairs):
         return []
     held = dict(body)
@@ -39,7 +39,8 @@ def form_of(schema: Mapping[str, Any], body: Any) -> list[Record]:
 
 
 def changed(fields: Sequence[Record], body: exact.Pairs, form: Mapping[str, str]) -> exact.Pairs:
-    """Return the body with the fields that a person changed: those that differ from the form's initial values."""
+    """Return the body with the values of the fields that a person changed: those whose typed text differs from the
+    form's initial one."""
     made = exact.Pairs(body)
     for field in fields:
         name = field["name"]
@@ -60,7 +61,7 @@ def changed(fields: Sequence[Record], body: exact.Pairs, form: Mapping[str, str]
 
 
 def typed_fields(fields: Sequence[Record], form: Mapping[str, str] | None = None) -> list[Record]:
-    """Return the fields for a page; with `form`, with their typed texts."""
+    """Return the fields as a page shows them; with `form`, with the texts that were typed in it."""
     shown = []
     for field in fields:
         was = (form or {}).get(f"was.{field['name']}", field["text"])
@@ -70,7 +71,8 @@ def typed_fields(fields: Sequence[Record], form: Mapping[str, str] | None = None
 
 
 def _kind(part: Mapping[str, Any]) -> tuple[str, bool, list[str]]:
-    """Return the type of an argument (empty if a field cannot hold it), whether it may be null, and its choices."""
+    """Return, for the schema of an argument, its type (empty if a field cannot hold it), True if it may be null, and
+    its choices."""
     several = part.get("anyOf", (part,))
     given = [each for each in several if each.get("type") != "null"]
     nullable = len(given) < len(several)
@@ -84,7 +86,7 @@ def _kind(part: Mapping[str, Any]) -> tuple[str, bool, list[str]]:
 
 
 def _shown(value: Any) -> str | None:
-    """Return a value as the text of a field; None if a text would lose something."""
+    """Return a value as the text of a field; None if a field's text would lose part of the value."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -95,7 +97,8 @@ def _shown(value: Any) -> str | None:
 
 
 def _value(field: Record, typed: str) -> Any:
-    """Return the value of a typed text. An unfitting text is returned as it is, for the schema to refuse."""
+    """Return the value that a typed text means in this field. A text that does not fit is returned as it is, for the
+    schema to refuse."""
     if typed == "" and field["nullable"]:
         return None
     if field["kind"] == "boolean" and typed in ("true", "false"):

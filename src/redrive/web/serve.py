@@ -15,23 +15,24 @@ from msgspec.structs import replace
 from .connections import ConnectionBounds, Connections, protocol, raise_descriptors
 from .site import Site
 
-GRACE_S = 2  # seconds for unfinished answers when the server stops
-ENDED_S = 3.0  # seconds after that, before the process ends although threads still work
+GRACE_S = 2  # seconds in which answers may be finished when the server stops
+ENDED_S = 3.0  # seconds after GRACE_S before the process ends although threads still work
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 is any free one. Raises OSError."""
+    """Return a socket that listens on this host and port; port 0 means any free one. Raises OSError."""
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server((host, port), family=family, backlog=2048)
 
 
 class PagesServer(uvicorn.Server):
-    """A server that calls `ready` with the pages' address once it answers, and ends live updates when it stops."""
+    """A server that calls `ready` with the pages' address once it answers requests, and ends live updates when it
+    stops."""
 
     def __init__(self, site: Site, ready: Callable[[str], object], bounds: ConnectionBounds | None = None) -> None:
         bounds = bounds or ConnectionBounds()
         gate = Connections(replace(bounds, most=min(bounds.most, raise_descriptors())))
-        # `access.py` reads the headers of proxies, which any client can send: only for refusals and limits.
+        # Proxies' headers, which any client can send, are left to `access.py`: only for refusals and limits.
         config = uvicorn.Config(
             site, http=protocol(gate), ws="none", proxy_headers=False, log_level="warning", lifespan="off",
             timeout_graceful_shutdown=GRACE_S,
@@ -43,8 +44,8 @@ class PagesServer(uvicorn.Server):
         self.should_exit = True
 
     def end(self, number: int, *_: object) -> None:
-        """Handle a signal: stop soon, and end the process after a grace period even if threads of answers still
-        work."""
+        """Handle a signal: stop soon, and end the process after a grace period even if threads still work on
+        answers."""
         self.should_exit = True
         last = threading.Timer(GRACE_S + ENDED_S, partial(_leave, number))
         last.daemon = True
@@ -54,7 +55,7 @@ class PagesServer(uvicorn.Server):
         await super().startup(sockets)
         if not self.started:
             return
-        # With a million messages, the first page would wait for seconds for these sums.
+        # Started now: with a million messages, the first page would wait for these sums for seconds.
         threading.Thread(target=self._site.begin_sums, daemon=True, name="redrive-sums").start()
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         named = f"[{host}]" if ":" in host else host
@@ -66,7 +67,7 @@ class PagesServer(uvicorn.Server):
 
 
 def _leave(number: int) -> None:
-    """End the process now, with the signal's exit code, although some threads still work."""
+    """End the process now, with the exit code of the signal `number`, although some threads still work."""
     sys.stdout.flush()
     print(f"redrive web: answers were still being made {GRACE_S + ENDED_S:g} s after the signal", file=sys.stderr)
     sys.stderr.flush()

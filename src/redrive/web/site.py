@@ -1,4 +1,4 @@
-"""Answer requests: find the page or action, check who asks, run it on a thread, and write HTML or JSON."""
+"""Answer requests: find the page or action, check the user, run its function on a thread, and write HTML or JSON."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from ..status import Status
 
 T = TypeVar("T")
-_ANY_CSRF = secrets.token_urlsafe(32)  # a placeholder in shared pages, replaced by each user's own token
-PATIENCE_S = {False: 0.3, True: 10.0}  # seconds to wait for a new sum if the known one is old; True: for JSON
+_ANY_CSRF = secrets.token_urlsafe(32)  # a placeholder in shared pages, which each user's own token replaces
+PATIENCE_S = {False: 0.3, True: 10.0}  # seconds to wait for a new sum if the cached one is old; True: for JSON
 _log = logging.getLogger("redrive.web")
 
 
@@ -104,7 +104,7 @@ class Site:
         self.app, self.registry = app, registry
         self.menu: Sequence[MenuPage] = MENU
         self.read_only = read_only
-        self.url = url or shown(app.url or "")  # for display, without a password
+        self.url = url or shown(app.url or "")  # the store's URL for display, without a password
         self.access, self.sums = Access(authorize, token), Sums()
         self.base_path = base_path
         self._hosts = host_names(hosts if hosts is not None or authorize is not None else ())
@@ -150,7 +150,8 @@ class Site:
         await self._routes(self._mounted(scope), receive, hardened)
 
     def _mounted(self, scope: Scope) -> Scope:
-        """Return the scope with the base path as its root, whether the proxy stripped it or not."""
+        """Return the scope with the base path as part of its root, whether the proxy stripped it from the
+        path or not."""
         if not self.base_path or scope["type"] != "http":
             return scope
         root, path = scope.get("root_path", ""), scope["path"]
@@ -163,21 +164,19 @@ class Site:
         return EVERY_S if self.app.store.usage() is None else BILLED_EVERY_S
 
     def status(self, patience_s: float = 0.0) -> KeptValue[Status]:
-        """Return the status, as `redrive status` has it, with its age. Raises StoreError."""
+        """Return the store's status, as `redrive status` shows it, with its age. Raises StoreError."""
         from ..status import read_status
 
         return self.sums.get("status", lambda: read_status(self.app.store, self.registry), patience_s)
 
     def begin_sums(self) -> None:
-        """Start the sums of the first page. Requests meanwhile share them, and report their errors."""
+        """Read the sums of the first page into the cache. Requests meanwhile share them, and report their errors."""
         with contextlib.suppress(Exception):
             self.status()
 
     async def close(self) -> None:
-        """End live updates. The store stays open."""
+        """End the live updates of browsers. The store stays open."""
         await self.live.close()
-
-    # -- answering
 
     def _guarded(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
         async def guarded(request: Request) -> Response:
@@ -186,9 +185,9 @@ class Site:
                 response: Response = await answer(request)
             except Answered as answered:
                 return answered.response
-            except ClientDisconnect:  # the client disconnected, or was too slow
+            except ClientDisconnect:  # the client has gone, or was too slow
                 return Response(status_code=400)
-            except Exception as error:  # any error becomes a page with what, why and next
+            except Exception as error:  # any error is shown as a page with what, why and next
                 return self._failed(request, error)
             return response
 
@@ -209,7 +208,7 @@ class Site:
         return response
 
     async def _refused(self, request: Request, error: Exception) -> Response:
-        """Answer a method that no route has."""
+        """Answer a request that no route accepts, such as one with an unknown method, with the page of its error."""
         return self._failed(request, error)
 
     async def _page(self, page: SitePage, request: Request) -> Response:
@@ -221,7 +220,7 @@ class Site:
             check_origin(request, form, bears_token=self.access.bears_token(request))
         ask = self._ask(request, user, form, lists)
         version = self.live.version
-        # after a change, many browsers request the same page
+        # After a change, many browsers request the same page at once.
         if request.method == "GET" and request.headers.get("x-redrive-live"):
             return await self._shown_to_many(page, request, ask, version)
         if request.method == "POST":
@@ -229,8 +228,8 @@ class Site:
         return await self._show(page, request, user, await self.readings.seen(page, request, ask), version)
 
     async def _shown_to_many(self, page: SitePage, request: Request, ask: PageRequest, version: int) -> Response:
-        """Return a page that is read and rendered once for all who request it after a change. Each gets its own token
-        for forms; the result of the last action is left to the next page that a person opens."""
+        """Return a page that is read and rendered once for all users who request it after a change. Each gets a token
+        for forms of their own; the result of the last action is left to the next page that a person opens."""
         record = await self.readings.seen(page, request, ask, version)
         answer = record if isinstance(record, PageAnswer) else PageAnswer(record)
         if wants_json(request) or answer.to:
@@ -336,7 +335,8 @@ class Site:
 
 
 def _base_path(given: str) -> str:
-    """Return the base path without a trailing slash. Raises ConfigError if it could be taken for a page."""
+    """Return the base path `given` without a trailing slash. Raises ConfigError if it begins as the path of a page
+    does."""
     path = given.rstrip("/")
     if path and (not path.startswith("/") or "//" in path or set(path) & set("?#%\\ ")):
         raise ConfigError(f"base_path={given!r}: expected a path such as '/jobs'")

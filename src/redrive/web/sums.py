@@ -1,4 +1,4 @@
-"""Cache sums over many messages: counting a million takes longer than a page may."""
+"""Cache sums over many messages: to count a million takes longer than a page may take."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
-FRESH_S = 1.0  # a younger sum is returned as it is
-SHARE = 40  # a sum that took 1 s to make is made again after 40 s
-QUICK_S = 0.05  # a stale sum that took less time is made again before it is returned
-KEPT_MAX = 500  # sums in the cache
-OLD_S = 5.0  # an older sum is shown with its age
-LEAST_SHARE = 4  # an old sum is made again within OLD_S, unless that takes more than a quarter of the time
-WAITED_S = 0.03  # how long a page waits for a count that it can omit
+FRESH_S = 1.0  # seconds: a younger sum is always returned as it is
+SHARE = 40  # a sum is made again after so many times the seconds that it took: 1 s, then again after 40 s
+QUICK_S = 0.05  # seconds: an old sum that took less is made again before it is returned
+KEPT_MAX = 500  # the most sums in the cache
+OLD_S = 5.0  # seconds: an older sum is shown with its age
+LEAST_SHARE = 4  # but a sum is made again within OLD_S, unless it takes more than this part (a quarter) of the time
+WAITED_S = 0.03  # seconds that a page waits for a count that it can omit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +36,15 @@ class _Sum:
 
 
 def _rest_s(cost_s: float) -> float:
-    """Return how long a sum with this cost is returned before it is made again."""
+    """Return for how many seconds a sum that took `cost_s` is returned before it is made again."""
     return max(FRESH_S, min(SHARE * cost_s, max(OLD_S, LEAST_SHARE * cost_s)))
 
 
 class Sums:
-    """Sums by key, shared by all users. An old sum is returned with its age while a thread makes it again; if it is
-    older than OLD_S, the caller first waits a moment for the new one. A sum made stale by a change is made again before
-    it is returned, unless that takes more than a second. If making one fails, the old one is dropped, so that the next
-    page shows the error and no old numbers."""
+    """Sums by key, shared by all users. An old sum is returned with its age while a thread makes it again; if the sum
+    is older than OLD_S, the caller first waits a moment for the new one. A sum that a change made stale is made again
+    before it is returned, unless that takes more than a second. If making a sum fails, the old one is dropped, so that
+    the next page shows the error and not old numbers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -54,23 +54,24 @@ class Sums:
         self._spoilt = -1.0
 
     def get(self, key: str, read: Callable[[], T], patience_s: float = 0.0) -> KeptValue[T]:
-        """Return the sum of this key, made by `read`. If it is older than OLD_S, wait `patience_s` for a new one.
-        Without an old one, raises the errors of `read`."""
+        """Return the sum of this key, which `read` makes. If the sum is older than OLD_S, wait `patience_s` seconds for
+        a new one. Without an old sum, raises the errors of `read`."""
         kept, making = self._begin(key, read, aside=False)
         if kept is None or (patience_s and kept.age_s >= OLD_S and wait([making], patience_s).done):
             return KeptValue(making.result(), 0.0)
         return kept
 
     def within(self, seconds: float, key: str, read: Callable[[], T]) -> KeptValue[T] | None:
-        """Return the sum, or None if it is not there within `seconds`; a thread then finishes it for later requests."""
+        """Return the sum of this key, or None if it is not made within `seconds`; a thread then finishes it for later
+        requests."""
         kept, making = self._begin(key, read, aside=True)
         if kept is None and not wait([making], seconds).done:
             return None
         return kept or KeptValue(making.result(), 0.0)
 
     def _begin(self, key: str, read: Callable[[], T], *, aside: bool) -> tuple[KeptValue[T] | None, Future[T]]:
-        """Return the sum to return at once, if any, and the future of the new one, made here or (`aside`) by a
-        thread."""
+        """Return the cached sum to return at once, if any, and the future of the new sum, which is made here or, with
+        `aside`, by a thread."""
         with self._lock:
             known, making = self._sums.get(key), self._making.get(key)
             now = self._clock()
@@ -88,7 +89,7 @@ class Sums:
         return old, making
 
     def spoil(self) -> None:
-        """Mark all sums as stale, after a change."""
+        """Mark all sums as stale, after a change of the store."""
         with self._lock:
             self._spoilt = self._clock()
             for known in self._sums.values():

@@ -15,16 +15,16 @@ P = Permission
 
 class SitePage(NamedTuple):
     """A page: its name, address and menu title, and its function as `MODULE.FUNCTION` below `read/`. The template has
-    the page's name. A page with `form` also accepts POST, without changing anything."""
+    the page's name. A page with `form` also accepts POST, which changes nothing."""
 
     name: str
     path: str
     title: str
     where: str
     permission: Permission = P.VIEW
-    key: str = ""  # pressed after `g`; pages with a key are in the menu
+    key: str = ""  # the key that opens the page after `g`; pages with a key are in the menu
     form: bool = False
-    most: int = FORM_MAX  # bytes of a posted form
+    most: int = FORM_MAX  # the most bytes of a form posted to the page
 
     @property
     def needs_store(self) -> bool:
@@ -42,7 +42,7 @@ class Action(NamedTuple):
     name: str
     permission: Permission
     where: str
-    most: int = FORM_MAX  # bytes of a posted form
+    most: int = FORM_MAX  # the most bytes of a form posted to the action
 
     @property
     def act(self) -> Callable[[PageRequest], Done | Download | PageAnswer]:

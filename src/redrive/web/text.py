@@ -26,7 +26,7 @@ _FRAME = re.compile(r'(?<=^  )File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})',
 
 
 def clean(value: Any) -> Any:
-    """Return a value for a template: a text without characters that act on the page, None as a dash."""
+    """Return a value as templates show it: a text without characters that act on the page, None as a dash."""
     if value is None:
         return DASH
     if isinstance(value, Undefined | Markup):
@@ -35,7 +35,8 @@ def clean(value: Any) -> Any:
 
 
 def moment(at: str | None, now_ms: int, *, absent: str = DASH) -> Markup | str:
-    """Format a time as `3m ago`, with the whole time in UTC; a script adds the reader's local time."""
+    """Format the time `at` as `3m ago`, with the whole time in UTC as a title; a script adds the reader's
+    local time."""
     if at is None:
         return absent
     time = datetime.fromisoformat(at)
@@ -65,14 +66,14 @@ def second(at: str) -> str:
 
 
 def pretty(value: Any) -> str:
-    """Format JSON with indentation, with every digit as written."""
+    """Format a value as indented JSON; the digits of undecoded JSON stay as written."""
     if isinstance(value, msgspec.Raw):
         return msgspec.json.format(bytes(value), indent=2).decode()
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)
 
 
 def short(id: str | None) -> str:
-    """Return the end of an id, which differs between ids."""
+    """Return the end of an id, by which ids differ; a dash for None."""
     return DASH if not id else id if len(id) <= 12 else f"…{id[-10:]}"
 
 
@@ -91,7 +92,8 @@ def linked(traceback: str) -> Markup:
 
 @cache
 def environment() -> Environment:
-    """Return the Jinja environment with our filters. A missing name is an error, so that no page shows a gap."""
+    """Return the Jinja environment with our filters. A missing name in a template is an error, so that no page has a
+    gap."""
     made = Environment(
         loader=PackageLoader("redrive.web"),
         autoescape=True,
@@ -112,7 +114,7 @@ def environment() -> Environment:
         "short": short,
         "tree": tree,
         "linked": linked,
-        "term": lambda name, field: str(exactly(field, str(name))),  # formats a name as a term of a selector
+        "term": lambda name, field: str(exactly(field, str(name))),  # the name as a term of a selector
         "title_of": lambda text: str(text).replace("_", " "),
     }
     made.globals |= {"bars": bars, "ranges": ranges, "spark": spark, "confirm_above": CONFIRM_ABOVE}
@@ -120,6 +122,7 @@ def environment() -> Environment:
 
 
 def page(template: str, record: Mapping[str, Any], **others: Any) -> str:
-    """Render a record as HTML. `many_lines` also covers texts from charts and trees, which `clean` does not see."""
+    """Render a record as the HTML of this template. `many_lines` also covers texts from charts and trees, which `clean`
+    does not see."""
     html = environment().get_template(f"{template}.html").render(page=record, **others)
     return many_lines(html)

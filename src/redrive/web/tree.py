@@ -10,17 +10,17 @@ from markupsafe import Markup
 from ..redact import in_json, many_lines, one_line
 from . import exact
 
-DEPTH_MAX, PARTS_MAX = 20, 1000  # levels and parts in all; what exceeds them is text, or counted
-OPEN_PARTS = 50  # objects with at most so many parts are open at first
-LEAF_MAX = 10_000  # characters
+DEPTH_MAX, PARTS_MAX = 20, 1000  # levels that are drawn as a tree, and parts of all levels that are shown
+OPEN_PARTS = 50  # an object with at most so many parts is open at first
+LEAF_MAX = 10_000  # the most characters of one value
 
 
 def tree(value: object) -> Markup:
-    """Return the tree of a value, or of undecoded JSON."""
+    """Return the tree of a value, or of undecoded JSON, as HTML."""
     raw = bytes(value) if isinstance(value, msgspec.Raw) else msgspec.json.encode(value)
     try:
         return _Tree().of(exact.read(raw), DEPTH_MAX)
-    except (ValueError, RecursionError):  # too deep for a tree
+    except (ValueError, RecursionError):  # the value is too deep for a tree
         return Markup("<pre>{}</pre>").format(many_lines(raw.decode("utf-8", "replace")[:LEAF_MAX]))
 
 
@@ -29,7 +29,7 @@ class _Tree:
         self._left = PARTS_MAX
 
     def of(self, value: Any, depth: int) -> Markup:
-        """Return the tree of a decoded value."""
+        """Return the tree of a decoded value, with at most `depth` levels."""
         if isinstance(value, exact.Pairs) and value and depth:
             return self._list(value, "field", depth)
         if isinstance(value, list) and value and depth:

@@ -22,26 +22,26 @@ from .table import SitePage
 
 T = TypeVar("T")
 _SHARED_MAX, _SHARED_S = 200, 2.0
-ANSWERS_S = 2.0  # seconds for the cheapest call, after which the store counts as hung
-LOST_S = 0.3  # seconds to wait for a store that did not answer last time
-RECENT_S = 1.0  # seconds for which an answer is valid
-KEPT_MAX = 200  # records kept
+ANSWERS_S = 2.0  # seconds for the cheapest call of the store, after which the store counts as hung
+LOST_S = 0.3  # seconds for that call if the store did not answer the last one
+RECENT_S = 1.0  # seconds for which an answer of the store is taken to mean that it still answers
+KEPT_MAX = 200  # the most records of pages that are kept
 
 
 class Vigil:
-    """Calls the store cheaply to check it, and keeps the time of its last answer and the last records of pages. All
-    requests share a call that hangs."""
+    """Calls the store cheaply to check that it answers, and keeps the time of the last answer and the last records of
+    pages. All requests share a call that hangs."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
         self._lock = Lock()
         self._asked: Future[bool] | None = None
         self._records: dict[Any, Mapping[str, Any]] = {}
-        self.answered_s = time.time()  # when the store last answered
+        self.answered_s = time.time()  # time.time() of the store's last answer
         self.lost = False
 
     async def answers(self) -> bool:
-        """Return whether the store answers now."""
+        """Return True if the store answers now, or did so within RECENT_S; else note in `lost` that it does not."""
         if not self.lost and 0 <= time.time() - self.answered_s < RECENT_S:
             return True
         asked = asyncio.wrap_future(self._ask())
@@ -52,7 +52,7 @@ class Vigil:
         return False
 
     def heard(self) -> None:
-        """Note an answer of the store."""
+        """Note that the store has answered."""
         self.answered_s, self.lost = time.time(), False
 
     def _ask(self) -> Future[bool]:
@@ -74,19 +74,19 @@ class Vigil:
         asked.set_result(changed)
 
     def keep(self, key: Any, record: Mapping[str, Any]) -> None:
-        """Keep the record of a page, to show while the store does not answer."""
+        """Keep the record of a page under `key`, to show while the store does not answer."""
         self._records.pop(key, None)
         self._records[key] = record
         while len(self._records) > KEPT_MAX:
             del self._records[next(iter(self._records))]
 
     def last(self, key: Any) -> Mapping[str, Any] | None:
-        """Return the last record of a page."""
+        """Return the last record that was kept under `key`; None if there is none."""
         return self._records.get(key)
 
 
 class Readings:
-    """Reads pages: once for concurrent equal requests, and from kept records while the store does not answer."""
+    """Reads pages: once for equal requests at the same time, and from kept records while the store does not answer."""
 
     def __init__(self, url: str, vigil: Vigil) -> None:
         self._url, self._vigil = url, vigil
@@ -94,8 +94,8 @@ class Readings:
         self._version, self._since = -1, 0.0
 
     async def seen(self, page: SitePage, request: Request, ask: PageRequest, version: int | None = None) -> Record:
-        """Return the record of a page, with its age if it is old. If the store does not answer, return the last record,
-        with its time. `version`: share the record with other requests after the same change."""
+        """Return the record of a page. If the store does not answer, return the last record that was kept, with its
+        time. With `version`, the record is shared with other requests after the same change."""
         read = partial(_read, page, ask)
         key = key_of(request, ask)
         once = asyncio.to_thread(read) if version is None else self.once(key, version, read)
@@ -120,8 +120,8 @@ class Readings:
         return PageAnswer(lost, status=503, typed=shown.typed if isinstance(shown, PageAnswer) else None)
 
     async def once(self, key: Any, version: int, read: Callable[[], T]) -> T:
-        """Return the value that `read` made for this version, shared between requests with the same key. Values are
-        dropped with the next version or after two seconds, as versions are counted only while browsers watch."""
+        """Return the value that `read` made for this key and version, shared between requests. Values are dropped with
+        the next version or after two seconds, as versions are counted only while browsers watch."""
         now = asyncio.get_running_loop().time()
         if version != self._version or len(self._shared) > _SHARED_MAX or now - self._since > _SHARED_S:
             self._shared.clear()
@@ -138,12 +138,12 @@ class Readings:
 
 
 def key_of(request: Request, ask: PageRequest) -> tuple[Any, ...]:
-    """Return the key of a record: path, query and user, as a run's page depends on who may approve it."""
+    """Return the key of a page's record: path, query and user, as a run's page depends on the permission to approve."""
     return request.scope["path"], request.scope.get("query_string"), ask.user
 
 
 def _read(page: SitePage, ask: PageRequest) -> Record:
-    """Return the record of a page; with `stale` if a sum in it is old."""
+    """Return the record of a page, with `stale` if a sum in it is old."""
     record = page.read(ask)
     old = ask.stale(ask.store.now_ms()) if ask.ages_s else None
     if old is not None:
@@ -152,6 +152,6 @@ def _read(page: SitePage, ask: PageRequest) -> Record:
 
 
 def _forget(reading: asyncio.Future[Any]) -> None:
-    """Retrieve the error of an abandoned reading, which asyncio would otherwise log."""
+    """Retrieve the error of an abandoned reading, as asyncio would log it otherwise."""
     if not reading.cancelled():
         reading.exception()

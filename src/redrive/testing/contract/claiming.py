@@ -80,9 +80,7 @@ class ClaimRules(Contract):
             claim_one(store, lease_ms=5000)
         clock.advance("60s")
         due_ms = claim_one(store).due_ms
-        if (
-            wait != "none" and not store.traits.finds
-        ):  # the queue service may not report how long it held the message back
+        if wait != "none" and not store.traits.finds:  # how long the service held it back may be unknown
             assert began_ms <= due_ms <= clock()
         else:
             assert due_ms in (began_ms, began_ms + 1) if wait == "none" else 0 <= due_ms - began_ms - 5000 <= 1000

@@ -94,9 +94,7 @@ class KeepRules(Contract):
     def test_retention_touches_nothing_else(self, store: Store, clock: ManualClock) -> None:
         dead, poison, other = bury(store), bury(store, Lane.QUARANTINE), bury(store, queue="q")
         (waiting,) = put(store, draft())
-        clock.advance(
-            "400d" if store.traits.finds else "10d"
-        )  # the record of a waiting message lasts as long as the message
+        clock.advance("400d" if store.traits.finds else "10d")  # the record of a waiting message does not expire
         assert store.retain("default") == (0, 0)
         assert store.retain("default", done=Keep(0, 0), dead=Keep(0, 0)) == (0, 1)
         left = shown(store, None, Lane.QUARANTINE, Lane.DEAD, Lane.READY)

@@ -110,9 +110,7 @@ class LeaseRules(Contract):
         message = claim_one(store).message
         if store.traits.counts_crashes:
             assert (message.suspect, message.crashes) == (True, 4)
-            assert message.crashes_alone == (
-                2 if store.traits.cells else 0
-            )  # without cells, crashes alone are not recorded
+            assert message.crashes_alone == (2 if store.traits.cells else 0)  # without cells not recorded
         assert look(store, id).suspect == message.suspect
 
     @takes("releases")

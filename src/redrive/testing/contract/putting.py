@@ -168,10 +168,7 @@ class PutRules(Contract):
         self, store: Store, parts: dict[str, Any]
     ) -> None:
         if "key" in parts and not store.traits.unique:
-            parts = parts | {
-                "correlation_id": parts["key"],
-                "key": None,
-            }  # without unique keys, the bound of ids is tested with another id
+            parts = parts | {"correlation_id": parts["key"], "key": None}  # no key: bound another id
         with pytest.raises(EnqueueError):
             store.put([draft(), draft(**parts)], swaps=[Swap("cell", 0, b"1")] if store.traits.cells else [])
         assert store.counts() == Counts() and claim(store) == []

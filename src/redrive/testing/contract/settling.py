@@ -303,10 +303,7 @@ class SettledSwapRules(Contract):
         at = version(store.cells, "there")
         swaps: Sequence[tuple[Swap, ...]] = (
             (Swap("a", 0, b"1"), Swap("there", at, b"1")),
-            (
-                Swap("b", 0, b"2"),
-                Swap("there", at, b"2"),
-            ),  # that version does not exist any more, so b is not written either
+            (Swap("b", 0, b"2"), Swap("there", at, b"2")),  # a version that is gone, so b is not written either
             (Swap("b", 0, b"3"),),
             (),
             (Swap("a", 0, b"5"), Swap("c", 0, b"5")),

@@ -40,9 +40,7 @@ class UniqueKeyRules(Contract):
 
     @takes("unique")
     def test_a_cancelled_message_gives_its_key_back(self, store: Store) -> None:
-        first = put_one(
-            store, key="k", delay_ms=0 if store.traits.finds else 60_000
-        )  # a message that waits without doubt
+        first = put_one(store, key="k", delay_ms=0 if store.traits.finds else 60_000)  # surely waits
         store.cancel([first])
         second = _again(store)
         assert not second.duplicate

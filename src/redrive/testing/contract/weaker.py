@@ -87,10 +87,7 @@ def no_cells(store: Store) -> None:
             call()
     assert (values(store, "a", "b"), store.paused()) == ([None, None], frozenset())
     assert claim(store) == []  # the refused put stored nothing
-    assert (settle(store, delivery, Ack()), store.find([id])) == (
-        Settled.OK,
-        [None],
-    )  # the refused settlement changed nothing
+    assert (settle(store, delivery, Ack()), store.find([id])) == (Settled.OK, [None])  # nor was it settled
 
 
 def no_look(store: Store) -> None:
@@ -178,9 +175,7 @@ def no_widths(store: Store) -> None:
         store.groups("default")
     ids = put(store, draft(group="g"), draft(group="g"), draft(group="h"))
     held = claim(store)
-    assert [(d.message.id, d.message.group) for d in held] == list(
-        zip(ids, "ggh", strict=True)
-    )  # all messages of a group at once
+    assert [(d.message.id, d.message.group) for d in held] == list(zip(ids, "ggh", strict=True))  # not limited by group
 
 
 def no_skips(store: Store) -> None:

@@ -39,9 +39,7 @@ class InlineRunner:
 
     def _open(self) -> tuple[asyncio.AbstractEventLoop, TaskExecutor]:
         if self._runner is None or self._tasks is None:
-            self._runner = asyncio.Runner(
-                loop_factory=asyncio.new_event_loop
-            )  # otherwise the runner would replace the global loop
+            self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # which does not become the global loop
             self._tasks = _executor(self._runner.get_loop(), self._current)
         return self._runner.get_loop(), self._tasks
 

@@ -22,9 +22,7 @@ def jump_to_tick(schedule: Schedule, clock: ManualClock) -> datetime:
     coming = schedule.next()
     if not coming:
         raise ConfigError(f"schedule {schedule.name!r} has no tick to come")
-    left_ms = (
-        round(coming[0].timestamp() * 1000) - clock.now_ms()
-    )  # by timestamps, as datetimes of one zone ignore summer time
+    left_ms = round(coming[0].timestamp() * 1000) - clock.now_ms()  # datetimes ignore the change to summer time
     clock.advance(timedelta(milliseconds=left_ms))
     scheduler.put(scheduler.look([schedule]))
     return coming[0]

@@ -69,17 +69,11 @@ class ServedQueue:
         self._numbers = count(1)
         self._line: deque[tuple[int, int]] = deque()  # (number, turn) of the visible messages
         self._groups: dict[str, deque[int]] = {}  # FIFO: by group, the numbers of all its messages in order
-        self._flying: Counter[str] = (
-            Counter()
-        )  # FIFO: by group, the number of its messages in flight, which block the group
+        self._flying: Counter[str] = Counter()  # FIFO: by group, its number of messages in flight, which block it
         self._ready: dict[str, None] = {}  # FIFO: groups from which messages may be received, in turn
-        self._times: list[
-            tuple[int, int, int]
-        ] = []  # (ms, number, turn) of each hidden message: when its delay or visibility ends
+        self._times: list[tuple[int, int, int]] = []  # (ms, number, turn) at which a hidden message appears
         self._expiry: deque[int] = deque()  # message numbers in the order of sending
-        self._dedup: dict[
-            str, tuple[int, str, int]
-        ] = {}  # by deduplication id: (end in ms, message id, message number)
+        self._dedup: dict[str, tuple[int, str, int]] = {}  # by deduplication id: (end in ms, message id, number)
 
     def set(self, attributes: Mapping[str, str], now_ms: int) -> None:
         """Set attributes. If SQS refuses one of them, raises SqsError and changes none."""

@@ -20,6 +20,6 @@ def commit(ask: PageRequest) -> Done | PageAnswer:
     except (Refused, EnqueueError) as error:
         return attempt.page(str(error), 409)
     text = f"Message {done.id} takes the place of {done.replaces}."
-    faults = attempt.message.faults  # the new message may be done and deleted before a browser opens it
+    faults = attempt.message.faults  # the old message's, as the new one may be done before a browser opens it
     to = ("groups", faults[-1].fingerprint) if faults and faults[-1].fingerprint else ("messages",)
     return Done(text, to, {"id": done.id, "replaces": done.replaces, "diff": done.diff})

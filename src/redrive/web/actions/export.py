@@ -41,7 +41,7 @@ def _chosen(ask: PageRequest) -> Selection:
 
 
 class _ExportFile(io.BytesIO):
-    """A file in memory, named for the audit log. Raises Problem beyond its limit."""
+    """A file in memory, named for the audit log. Its `write` raises Problem beyond BYTES_MAX."""
 
     name = "a browser"
 

@@ -42,7 +42,7 @@ def end_ramp(ask: PageRequest) -> Done:
 
 
 def _time(ask: PageRequest) -> str | None:
-    """Return the duration of a hold; None: until it is released."""
+    """Return the duration for which a breaker is to be held; None: until it is released."""
     return ask.text("for") or None
 
 

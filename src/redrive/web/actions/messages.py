@@ -72,11 +72,9 @@ def plan_picked(ask: PageRequest) -> Done:
     return Done(f"Plan a redrive of {_messages(len(ids))}.", ("plans",), {"q": q}, {"q": q})
 
 
-# -- which messages, and where to go then
-
-
 def picked(ask: PageRequest) -> list[str]:
-    """Return the ids of the ticked messages. Raises Problem without any, or without a needed confirmation."""
+    """Return the ids of the messages that were ticked in the form. Raises Problem if there are none or too many, or if
+    their number has to be confirmed and was not."""
     ids = list(dict.fromkeys(ask.all("id")))
     if not ids:
         raise Problem("nothing was done: no message is ticked", "tick some of the list", "go back and tick them", 422)
@@ -87,7 +85,8 @@ def picked(ask: PageRequest) -> list[str]:
 
 
 def frozen(ask: PageRequest) -> Selection:
-    """Return the messages that the page's selector matched when the page was made, without later deaths."""
+    """Return the selection of the form's selector as of the time when the page was made, so without later deaths.
+    Raises Problem."""
     at = ask.number("at", 0, most=2**53)
     if not at:
         raise Problem("nothing was done: the moment is missing", "the field 'at' says as of when", "open the list", 422)
@@ -95,7 +94,8 @@ def frozen(ask: PageRequest) -> Selection:
 
 
 def _done(ask: PageRequest, done: ActionResult, did: str, ids: Sequence[str] = ()) -> Done:
-    """Return the result of an action on messages at rest. Raises Problem if it applied to none."""
+    """Return the result of an action that `did` something to messages at rest. Raises Problem if it changed none of
+    them."""
     left = [f"{len(done.changed):,} had moved meanwhile"] if done.changed else []
     left += [f"{len(done.unknown):,} unknown"] if done.unknown else []
     if not len(done):
@@ -106,7 +106,8 @@ def _done(ask: PageRequest, done: ActionResult, did: str, ids: Sequence[str] = (
 
 
 def _went(ask: PageRequest, text: str, record: Record, ids: Sequence[str]) -> Done:
-    """Return to the page of the button: the group, the message if it still exists, or the list."""
+    """Return the result with the address to go to: the page of the group, of the message if it still exists, or of the
+    list."""
     if fingerprint := ask.text("fingerprint"):
         return Done(text, ("groups", fingerprint), record)
     if ask.checked("alone") and ids and ask.store.find(ids[:1])[0] is not None:

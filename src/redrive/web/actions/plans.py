@@ -11,7 +11,7 @@ from ..ask import Done, PageRequest, Problem
 from ..read.plans import handle_of
 from ..read.selecting import chosen
 
-COUNT_MAX = 1_000_000  # the limit of a canary, and of attempts
+COUNT_MAX = 1_000_000  # the most messages of a canary, and the most attempts
 
 
 def freeze(ask: PageRequest) -> Done:
@@ -36,7 +36,7 @@ def freeze(ask: PageRequest) -> Done:
 
 
 def _given(ask: PageRequest, option: PlanOption) -> Any:
-    """Return the form's value of an option, or the default if the form lacks it."""
+    """Return the value that the form has for an option of the plan, or the option's default if the form lacks it."""
     match option.kind:
         case OptionKind.FLAG | OptionKind.SWITCH:
             return ask.checked(option.name) if option.name in ask.form else option.default

@@ -10,12 +10,12 @@ from ...ids import is_id
 from ...present.audit import entry_record
 from ..ask import PageRequest, Problem, Record
 
-PAGE = 100  # entries per page
-SCANNED_MAX = 5_000  # entries read for one page
-IDS_SHOWN = 10  # messages of an entry that the page lists
+PAGE = 100  # number of entries on a page
+SCANNED_MAX = 5_000  # the most entries that are read for one page
+IDS_SHOWN = 10  # the most messages of an entry that the page lists
 _CURSOR = re.compile(r"(\d{1,15})-(\d{1,4})")
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_PLACES = {"queue": "queues", "flow": "flow"}  # by the first part of an entry's `about`, the page about it
+_PLACES = {"queue": "queues", "flow": "flow"}  # the page about an entry's subject, by the first part of its `about`
 
 
 def audit(ask: PageRequest) -> Record:
@@ -48,7 +48,8 @@ def audit(ask: PageRequest) -> Record:
 
 
 def _cursor(text: str) -> tuple[int | None, int]:
-    """Parse a cursor: a time, and the number of entries of that time already shown. Raises Problem."""
+    """Parse a cursor: the time of the page's first entries, and how many entries of that time are shown already. Raises
+    Problem."""
     if not text:
         return None, 0
     match = _CURSOR.fullmatch(text)
@@ -58,7 +59,7 @@ def _cursor(text: str) -> tuple[int | None, int]:
 
 
 def _from(ask: PageRequest, since_ms: int, until_ms: int | None, skipped: int) -> Iterator[Entry]:
-    """Yield the entries from a cursor on."""
+    """Yield the entries of the log from a cursor on, the newest first."""
     for entry in ask.app.audit.entries(since_ms=since_ms, until_ms=until_ms):
         if skipped and entry.at_ms == until_ms:
             skipped -= 1
@@ -88,7 +89,7 @@ def _row(entry: Entry) -> Record:
 
 
 def _place(entry: Entry, about: str) -> list[str]:
-    """Return the address of an entry's subject; empty if it has no page."""
+    """Return the address of the page about an entry's subject; empty if there is no page."""
     kind, _, rest = about.partition("/")
     if kind in _PLACES and rest:
         return [_PLACES[kind], rest.partition("/group/")[0] if kind == "queue" else rest]
@@ -102,7 +103,7 @@ def _place(entry: Entry, about: str) -> list[str]:
 
 
 def _verified(ask: PageRequest) -> Record:
-    """Verify the whole log; the result is shared and kept for a while."""
+    """Return the result of verifying the whole log, cached for all pages, with its age."""
     kept = ask.kept("audit/verify", ask.app.audit.verify)
     verdict = kept.value
     return {
@@ -116,6 +117,6 @@ def _verified(ask: PageRequest) -> Record:
 
 
 def _words(wanted: dict[str, str]) -> list[str]:
-    """Return the words of the command that lists the same entries."""
+    """Return the words of the command that lists the entries that these fields request."""
     given = [(name, value) for name, value in wanted.items() if value and name != "action"]
     return ["audit", "list", *(word for name, value in given for word in (f"--{name}", value))]

@@ -20,7 +20,7 @@ from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..hidden import Veiled
 from .message import gone
 
-EDITED_MAX = 1024 * 1024  # bytes of a body that can be edited
+EDITED_MAX = 1024 * 1024  # bytes of the largest body that can be edited
 FORM = ("body", "headers", "delay", "unchecked")
 
 
@@ -30,14 +30,14 @@ def edit(ask: PageRequest) -> PageAnswer:
 
 
 class _Mistake(NamedTuple):
-    """An error in the form."""
+    """Why an edit cannot be committed, and the HTTP status."""
 
     text: str
     status: int = 422
 
 
 class Attempt:
-    """An edit of one message as typed. Raises Problem if the message cannot be edited at all."""
+    """An edit of one message, as typed in the form. Raises Problem if that message cannot be edited at all."""
 
     def __init__(self, ask: PageRequest, id: str) -> None:
         ask.user.need(Permission.VIEW_BODIES)
@@ -62,7 +62,8 @@ class Attempt:
             self._prepare()
 
     def _read_body(self) -> None:
-        """Read the stored body, and its form without secrets; neither if it is unreadable or not JSON."""
+        """Read the stored body for the form, with its secrets hidden; note why if it is too large, unreadable or not
+        JSON."""
         self._veiled: Veiled | None = None
         self._unread = ""
         try:
@@ -81,8 +82,6 @@ class Attempt:
         except (ValueError, RecursionError) as error:
             self._unread = f"the body cannot be shown as text: {error}"
 
-    # -- what was typed
-
     def _prepare(self) -> None:
         form = self._ask.form
         self._body_text = in_json(_lines(form["body"])) if "body" in form else self._body_text
@@ -100,7 +99,7 @@ class Attempt:
             self.mistake = _Mistake(str(error))
 
     def _new_body(self) -> bytes | None:
-        """Return the edited body; None if it is unchanged. Raises ValueError if it is not JSON."""
+        """Return the edited body; None if the form did not change it. Raises ValueError if it is not JSON."""
         if not self._body_text.strip() and self._veiled is None:
             return None
         try:
@@ -117,11 +116,13 @@ class Attempt:
         return None if exact.same(typed, self._veiled.shown) else exact.write(self._veiled.stored(typed)).encode()
 
     def _shown_fields(self, typed: exact.Pairs) -> Any:
-        """Return the body whose fields the form had: the stored one, or else the typed one."""
+        """Return the body from which the form's fields were made: the stored one, or the typed one if that is not
+        shown."""
         return self._veiled.shown if self._veiled and isinstance(self._veiled.shown, exact.Pairs) else typed
 
     def _new_headers(self) -> Mapping[str, str | None] | None:
-        """Return the changed headers; None removes one. Raises ValueError."""
+        """Return the headers that the form changed: None as a value removes one; None if the form has no headers.
+        Raises ValueError."""
         if "headers" not in self._ask.form:
             return None
         stored = {one_line(name): (name, value) for name, value in self.message.headers.items()}
@@ -140,10 +141,8 @@ class Attempt:
             made[name] = value if as_it_is else text
         return {name: text for name, text in made.items() if text != self.message.headers.get(name)} or None
 
-    # -- what is shown
-
     def page(self, mistake: str = "", status: int = 422) -> PageAnswer:
-        """Return the page of this edit; `mistake`: why it was not committed."""
+        """Return the page of this edit; `mistake` says why it was not committed."""
         wrong = _Mistake(mistake, status) if mistake else self.mistake
         form, ask = self._ask.form, self._ask
         listed = schemas.form_of(self._schema, self._shown)
@@ -180,7 +179,7 @@ class Attempt:
         }
 
     def _uncheckable(self) -> str | None:
-        """Return why the body cannot be checked; None if it can."""
+        """Return why the edited body cannot be checked; None if it can be."""
         if self._ask.registry is None:
             return "only the store's URL is known here, and no app: nothing can tell whether the body fits its task"
         if self._task is None:
@@ -191,14 +190,14 @@ class Attempt:
 
 
 def needed(ask: PageRequest) -> str:
-    """Return the id of the message that a form edits. Raises Problem without one."""
+    """Return the id of the message that the form edits. Raises Problem if the field is empty."""
     if not (id := ask.text("id")):
         raise Problem("which message?", "the field 'id' is empty", "open the message, and edit it", 422)
     return id
 
 
 def _lines(text: str) -> str:
-    """Return a text with `\n` as line breaks; browsers send CRLF."""
+    """Return a text with `\n` as its line breaks, as browsers send CRLF."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 

@@ -22,25 +22,25 @@ SINCE = ("1h", "6h", "24h", "7d", "35d")
 
 
 def queue(ask: PageRequest, name: str, counts: Counts, *, paused: bool, holds: Sequence[Hold]) -> Record:
-    """Return a queue as a record, with next commands for this app or store."""
+    """Return a queue as a record; the commands in its holds are for this app or store."""
     return queue_record(name, counts, paused=paused, held=[hold(ask, each) for each in holds])
 
 
 def hold(ask: PageRequest, each: Hold) -> Record:
-    """Return a hold as a record, with its next command for this app or store."""
+    """Return a hold as a record; its command is for this app or store."""
     return hold_record(each, ask.leads)
 
 
 def since(ask: PageRequest, default: str = "24h") -> str:
-    """Return the time that the page covers, such as 24h."""
+    """Return how far back the page goes, such as 24h."""
     return ask.text("since", default)
 
 
 def past(
     ask: PageRequest, queue: str | None = None, task: str | None = None, *, back: str, step: str | None = None
 ) -> Record:
-    """Return totals, percentiles and a series for each outcome. If no history is kept, `missing` says how to enable
-    it."""
+    """Return totals, percentiles and a series for each outcome in the time `back`, of a queue or a task. If no history
+    is kept, `missing` says how to enable it."""
     try:
         found = ask.app.history(queue, task, since=back, step=step)
     except Unsupported as error:
@@ -67,7 +67,7 @@ def _past(found: History) -> Record:
 
 
 def totals(found: Tally) -> dict[str, Any]:
-    """Return the totals, with rates."""
+    """Return the totals of a history, with rates and the ratio of retries."""
     whole = tally_record(found)
     ended = found.done + found.failed
     whole["done"], whole["failed"] = found.done, found.failed

@@ -18,9 +18,9 @@ from ..ask import PageRequest, Problem, Record
 from .plans import missing
 from .waiting import counts_by_queue
 
-WAITING = 50  # messages per page
+WAITING = 50  # the most messages that a page lists
 KEYS_MAX = 50
-KEY_MAX = 200  # characters of a key
+KEY_MAX = 200  # the most characters of a key in an address
 WORDS = {
     "closed": "closed: calls go through",
     "open": "open: nothing calls it",
@@ -32,7 +32,7 @@ WORDS = {
 
 
 def controls(ask: PageRequest) -> Controls:
-    """Return the controls of dependencies, without rules if only the store's URL is known."""
+    """Return the controls of the store's dependencies, without the app's rules if only the store's URL is known."""
     return Controls(ask.store, ask.registry)
 
 
@@ -52,18 +52,18 @@ def flow(ask: PageRequest) -> Record:
 
 
 def _with_waiting(control: Control, known: Mapping[str, Control]) -> Control:
-    """Return the current control with the message counts of a recent one."""
+    """Return the control with the message counts of the cached one of its name."""
     counted = known.get(control.name)
     return control if counted is None else replace(control, waiting=counted.waiting, deferred=counted.deferred)
 
 
 def _more(ask: PageRequest) -> bool:
-    """Return whether more messages wait than were read."""
+    """Return True if the store has more waiting messages than were read."""
     return sum(counts.ready + counts.scheduled for counts in counts_by_queue(ask).value.values()) > LOOKED
 
 
 def mutes(ask: PageRequest, name: str | None = None) -> list[Record]:
-    """Return the mutes; with `name`, those of this dependency."""
+    """Return the mutes of alerts; with `name`, those of this dependency."""
     return [
         {
             "about": mute.about,
@@ -104,7 +104,7 @@ def dependency(ask: PageRequest) -> Record:
 
 
 def _control(control: Control) -> Record:
-    """Return a dependency as in the command line's JSON, but the newest transition first."""
+    """Return a control as in the command line's JSON, with its words, and the newest transition first."""
     record = dependency_record(control)
     return record | {"words": WORDS[control.breaker], "transitions": record["transitions"][::-1]}
 
@@ -133,7 +133,7 @@ def _waits(ask: PageRequest, name: str, key: str) -> Record:
 
 
 def _rule(ask: PageRequest, name: str, task: str, queue: str) -> Dependency | None:
-    """Return the rule of this name that applies to messages of the task in this queue."""
+    """Return the rule of this name that applies to messages of the task in the queue; None if there is none."""
     if ask.registry is None:
         return None
     return next((rule for rule in controls_of(ask.registry, task, queue) if rule.name == name), None)
@@ -152,7 +152,7 @@ def _waiting(message: Message) -> Record:
 
 
 def _callers(ask: PageRequest, name: str) -> list[Record]:
-    """Return the tasks that call the dependency."""
+    """Return the tasks of the app that call the dependency, with their queues."""
     tasks = [] if ask.registry is None else sorted(ask.registry.tasks.values(), key=lambda task: task.name)
     return [
         {"task": task.name, "queue": task.queue}

@@ -29,16 +29,17 @@ from ..sums import KeptValue
 from . import selecting, shares
 
 ROWS = 100
-SAMPLES = 50  # groups whose sample is read to find the failing code
-NEW_MS = 3_600_000  # a group is new for so long after its first death
-RUNS = 50  # the latest runs, by which a regressed group is recognised
-MATCHED_MAX = 100_000  # messages that a thread reads if no index can group them
+SAMPLES = 50  # groups of a list whose samples are read to find the failing code
+NEW_MS = 3_600_000  # ms after its first death for which a group is new
+RUNS = 50  # the latest runs that are read to recognise a regressed group
+MATCHED_MAX = 100_000  # the most messages that a thread reads to group them, if no index can
 FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 MESSAGES = 50  # messages of a group that its page lists
-SAMPLE = 200  # messages read to find what they share
-LOG, LOG_READ = 10, 2000  # entries of the audit log: shown, and read
+SAMPLE = 200  # messages of a group that are read to find what they share
+LOG, LOG_READ = 10, 2000  # entries of the audit log that are shown of a group, and read to find them
 FRAMES = 12
-_FINGERPRINT = re.compile(r"[0-9a-f]{16}")  # a group without dead messages has a page: its last may just have moved
+# Such a group has a page even without dead messages: its last may just have moved.
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<")
 _PATH = re.compile(r"[/\\]")
 
@@ -76,7 +77,8 @@ def _record(ask: PageRequest, **known: object) -> Record:
 
 
 def _found(ask: PageRequest, text: str) -> KeptValue[Sequence[FailureGroup]] | None:
-    """Return the groups of matching messages; None while a thread still reads them."""
+    """Return the groups of the messages that the selector `text` matches, all if it is empty; None while a thread still
+    reads messages. Raises Problem if it would read too many."""
     if not text:
         return ask.kept("groups", lambda: ask.app.dlq.groups(trend=True))
     selection = selecting.chosen(ask, text)
@@ -96,7 +98,8 @@ def _width(ask: PageRequest, selection: Selection) -> int:
 
 
 def rows(ask: PageRequest, groups: Sequence[FailureGroup], places: dict[str, str]) -> list[Record]:
-    """Return groups with annotations and states. `places`: the failing code by the id of the group's sample."""
+    """Return groups as records with annotations and states. `places` has the failing code, by the id of the group's
+    sample."""
     names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
     about = read_annotations(ask.store, names) if ask.store.traits.cells else {}
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []
@@ -108,14 +111,14 @@ def rows(ask: PageRequest, groups: Sequence[FailureGroup], places: dict[str, str
 
 
 def states(group: FailureGroup, said: Record, runs: Sequence[RunView], now_ms: int) -> list[str]:
-    """Return the notable states of a group: new, regressed, muted, or its rule."""
+    """Return the notable states of a group as words: new, regressed, muted, or its rule. `said` is its record."""
     words = ["regressed" if regressed(group, runs) else "new" if now_ms - group.first_ms < NEW_MS else ""]
     words += ["muted" if said["muted_until"] else "", f"rule {said['rule']}" if said["rule"] else ""]
     return [word for word in words if word]
 
 
 def regressed(group: FailureGroup, runs: Sequence[RunView]) -> bool:
-    """Return whether messages died with this failure after a run that redrove just this failure was done."""
+    """Return True if messages died with this failure after the end of a run that redrove just this failure."""
     if not group.fingerprint:
         return False
     of_it = [run for run in runs if f"fingerprint:{group.fingerprint}" in run.selector and run.state == "done"]
@@ -123,7 +126,7 @@ def regressed(group: FailureGroup, runs: Sequence[RunView]) -> bool:
 
 
 def kept_places(ask: PageRequest, groups: Sequence[FailureGroup]) -> dict[str, str]:
-    """Return the failing code of the largest groups, by the id of their sample."""
+    """Return the failing code of the first SAMPLES groups, by the id of their sample, from the cache of sums."""
     ids = [group.sample_id for group in groups[:SAMPLES]]
     if not ids:
         return {}
@@ -135,16 +138,13 @@ def _places(ask: PageRequest, ids: Sequence[str]) -> dict[str, str]:
 
 
 def place_of(message: Message) -> str:
-    """Return the innermost function of the user's own code in the last traceback; empty if there is none."""
+    """Return the innermost function of the user's own code in the message's last traceback; empty if there is none."""
     frames = FRAME.findall(message.faults[-1].traceback) if message.faults else []
     own = [(file, line, name) for file, line, name in frames if not _LIBRARY.search(file)]
     if not own:
         return ""
     file, line, name = own[-1]
     return f"{name} ({_PATH.split(file)[-1]}:{line})"
-
-
-# -- one group
 
 
 def group(ask: PageRequest) -> Record:
@@ -163,7 +163,7 @@ def group(ask: PageRequest) -> Record:
         sample["shared"] = None
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []
     selector, after = str(exactly("fingerprint", fingerprint)), ask.text("after")
-    dead = replace(where, until_ms=now_ms + 1)  # as the selector names them now
+    dead = replace(where, until_ms=now_ms + 1)  # the bound that the selector has now
     read = ask.store.peek(Lane.DEAD, where=dead, limit=MESSAGES, cursor=after or None)
     return {
         "fingerprint": fingerprint,
@@ -190,7 +190,7 @@ def group(ask: PageRequest) -> Record:
 
 
 def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
-    """Return the latest entries of the audit log about the group."""
+    """Return the latest entries of the audit log about the group as records."""
     if not ask.store.traits.cells:
         return []
     entries = islice(Audit(ask.store).entries(), LOG_READ)
@@ -199,7 +199,7 @@ def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
 
 
 def _sample(ask: PageRequest, fingerprint: str, groups: Sequence[FailureGroup]) -> Record:
-    """Return frames, texts, fields, versions and hosts of sampled messages."""
+    """Return what a sample of the group's messages shows: frames, texts, fields, versions and hosts."""
     dead = _read(ask, Lane.DEAD, Filter(fingerprint=fingerprint))
     done = _done(ask, groups)
     last = next((message for message in dead if message.faults), None)
@@ -224,7 +224,7 @@ def _sample(ask: PageRequest, fingerprint: str, groups: Sequence[FailureGroup]) 
 
 
 def _read(ask: PageRequest, lane: Lane, where: Filter) -> list[Message]:
-    """Return the first matching messages, at most SAMPLE, and fewer if they are large."""
+    """Return the first matching messages of a lane: at most SAMPLE, and fewer if they are large."""
     first = ask.store.peek(lane, where=where, limit=FIRST_PAGE)
     more = fitting(first.messages, SAMPLE) - len(first.messages)
     if first.cursor is None or more <= 0:
@@ -233,7 +233,7 @@ def _read(ask: PageRequest, lane: Lane, where: Filter) -> list[Message]:
 
 
 def _done(ask: PageRequest, groups: Sequence[FailureGroup]) -> list[Message]:
-    """Return done messages of the same tasks, if the store keeps them."""
+    """Return done messages of the same tasks as these groups; none if the store does not keep or find them."""
     if not groups or not (ask.store.traits.keeps_done and ask.store.traits.finds):
         return []
     tasks = tuple(each.task for each in groups)
@@ -252,5 +252,5 @@ def _frames(message: Message) -> list[Record]:
 
 
 def _host(worker: str) -> str:
-    """Return the host in a worker's name, `HOST.ID/NAME`."""
+    """Return the host in a worker's name `HOST.ID/NAME`."""
     return worker.partition("/")[0].rpartition(".")[0]

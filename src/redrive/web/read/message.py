@@ -21,8 +21,8 @@ from .. import outside
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from . import selecting
 
-BODY_MAX = 256 * 1024  # bytes of a body, result or checkpoint up to which a page shows it
-ROW_MAX = 10_000  # characters of a column of a damaged row
+BODY_MAX = 256 * 1024  # bytes of the largest body, result or checkpoint that a page shows
+ROW_MAX = 10_000  # characters that are shown of a column of a damaged row
 _PARTS = {"body": "body", "result": "result", "progress": "checkpoint"}
 _PRIVATE = ("body", "result", "progress", "headers", "row")
 _MAYBE = (
@@ -43,7 +43,7 @@ _MAYBE = (
     "traceparent",
     "version",
     "worker",
-)  # fields that a message lacks if only its record is known
+)  # the fields that a message lacks if only its record is known
 _ACTIONS = {
     "dead": ("retry", "edit", "quarantine", "discard"),
     "quarantine": ("readmit", "retry", "edit", "discard"),
@@ -67,7 +67,7 @@ def message(ask: PageRequest) -> Record:
 
 
 def gone(ask: PageRequest, id: str) -> Problem:
-    """Return the Problem for a missing message, with the reason if the audit log has it."""
+    """Return the Problem for a message that does not exist, with the reason if the audit log has it."""
     entry = ended_by(ask.store, id) if ask.store.traits.cells else None
     if entry is None:
         why = "the id is wrong, or the message is done: done messages are deleted unless their task keeps them"
@@ -108,7 +108,7 @@ def _record(ask: PageRequest, message: Message) -> Record:
 
 
 def _large(message: Message) -> Record:
-    """Return notes about the parts that are too large for a page."""
+    """Return which parts of a message are too large for a page, with notes about their sizes."""
     sizes = {name: len(getattr(message, name) or b"") for name in _PARTS}
     large = {name: size for name, size in sizes.items() if size > BODY_MAX}
     notes = [
@@ -127,14 +127,15 @@ def _without_large(message: Message) -> Message:
 
 
 def _links(message: Message, fault: Fault | None, parent: str | None) -> Record:
-    """Return external links to the trace and the logs of the message, or of its run with this fault."""
+    """Return external links to the trace `parent` and the logs of the message, or of the run that ended in
+    this fault."""
     about: Record = {"message_id": message.id, "task": message.task, "queue": message.queue}
     about |= {"worker": fault.worker, "at": timestamp(fault.at_ms)} if fault else {}
     return outside.links(parent, **about)
 
 
 def _moment(message: Message, moment: Any) -> Record:
-    """Return an event of the message's life as a record, with its text, traceback and links."""
+    """Return one moment of the message's life as a record, with its text, traceback and links."""
     record = moment_record(moment)
     fault = moment.fault
     return {
@@ -147,7 +148,8 @@ def _moment(message: Message, moment: Any) -> Record:
 
 
 def _of_blob(ask: PageRequest, message: Message, size: int) -> Record:
-    """Return the body from its blob, unless it is large."""
+    """Return the record of the body in the message's blob; of a note if the blob of `size` bytes is large or
+    unreadable."""
     if size > BODY_MAX:
         return {"blob": f"the body has {size:,} bytes; the command below shows it with --body"}
     try:

@@ -34,7 +34,7 @@ def messages(ask: PageRequest) -> Record:
 
 
 def _bare(ask: PageRequest, **known: object) -> Record:
-    """Return the record of a page without messages."""
+    """Return the record of a page without messages, with the fields `known`."""
     lane = ask.text("lane")
     words = ("job", "list", *(("--state", lane) if lane not in ("", "any") else ())) if lane else ("dlq", "list")
     return {
@@ -59,7 +59,7 @@ def _bare(ask: PageRequest, **known: object) -> Record:
 
 
 def _at_rest(ask: PageRequest) -> Record:
-    """Return messages at rest, the longest dead first: dead ones, or those in the lane that the selector names."""
+    """Return messages at rest, the longest dead first: the dead lane, or the lane that the selector names."""
     at = ask.number("at", 0, most=2**53)
     selection = selecting.chosen(ask, ask.text("q"), at or None)
     read = selection.page(ROWS, ask.text("after") or None)
@@ -73,7 +73,8 @@ def _listed(ask: PageRequest, at: int, rows: list[Record], next: str | None, who
 
 
 def _waiting(ask: PageRequest) -> Record:
-    """Return messages in one lane or in all lanes, waiting ones included, as `redrive job list` does."""
+    """Return messages in one lane or in all lanes, waiting ones included, as `redrive job list` does. Raises
+    SelectorError for a field that only dead messages have."""
     state = ask.text("lane")
     if state not in STATES:
         raise Problem(f"there is no lane {state!r}", f"expected {', '.join(STATES)}", status=422)
@@ -90,7 +91,7 @@ def _waiting(ask: PageRequest) -> Record:
 
 
 def _count(ask: PageRequest, state: str, where: Filter) -> KeptValue[int] | None:
-    """Return the number of all messages in the list; None with a filter other than the queue."""
+    """Return the number of all messages in the listed state; None if the list has a filter other than the queue."""
     if ask.text("q") or where.task is not None or state in ("any", "cancelled"):
         return None
     counts = counts_by_queue(ask)

@@ -14,7 +14,7 @@ from ...status import Status
 from ..ask import PageRequest, Record
 from . import fields
 
-SHOWN = 8  # rows of each table
+SHOWN = 8  # the most rows of each table
 
 
 def overview(ask: PageRequest) -> Record:

@@ -27,16 +27,16 @@ from . import fields
 from .selecting import COUNTED_MAX, at_rest, chosen, completions, failure_groups, mistake
 from .waiting import counts_by_queue
 
-GROUPS, PLANS = 10, 20  # rows of the tables
-QUEUES_MAX = 20  # queues and tasks that are counted one by one
-LOADED_MAX = 10  # queues whose load is predicted
-SCANNED_S = 2.0  # seconds for counting a selector without an index
+GROUPS, PLANS = 10, 20  # the most rows of the tables of groups and of plans
+QUEUES_MAX = 20  # the most queues, or tasks, whose messages are counted one by one
+LOADED_MAX = 10  # the most queues whose load is predicted
+SCANNED_S = 2.0  # the most seconds in which messages are counted if no index can count them
 APPLIED_WITHIN_MS = milliseconds(MAX_AGE, "max_age")
-LIVE_S = 300  # seconds of history that predict the load
+LIVE_S = 300  # seconds of history from which the load is predicted
 
 
 def missing(ask: PageRequest, what: str) -> str | None:
-    """Return how to enable shared state; None if the store has it."""
+    """Return how to enable shared state, without which `what` are not kept; None if the store has shared state."""
     return None if ask.store.traits.cells else f"{what} are not kept: name cells= in the store's URL"
 
 
@@ -63,7 +63,7 @@ def planning(ask: PageRequest) -> Record:
 
 
 def _option(ask: PageRequest, option: PlanOption) -> Record:
-    """Return an option of a plan for the form, with its current value."""
+    """Return an option of a plan as a record for the form, with its current value."""
     if option.kind in (OptionKind.FLAG, OptionKind.SWITCH):
         default = "on" if option.default else "off"
     else:
@@ -75,18 +75,18 @@ def _option(ask: PageRequest, option: PlanOption) -> Record:
 
 
 def recent(ask: PageRequest) -> list[Record]:
-    """Return recent plans, and whether they were applied. Raises StoreError."""
+    """Return recent plans as records, with their states. Raises StoreError."""
     cells = ask.store.cells
     ids = recent_plans(cells)[:PLANS]
     plans, states = cells.read([*map(plan_cell, ids)]), cells.read([*map(state_cell, ids)])
     rows = []
     for cell, state in zip(plans, (decoded(state, decode_state, None) for state in states), strict=True):
         if cell is None:
-            continue  # the plan expired
+            continue  # the plan has expired
         try:
             plan = msgspec.json.decode(cell.value, type=Plan)
         except UNREADABLE:
-            continue  # its own page reports that it was altered
+            continue  # the plan's own page reports that it was altered
         rows.append(
             {
                 "id": plan.id,
@@ -100,11 +100,8 @@ def recent(ask: PageRequest) -> list[Record]:
     return rows
 
 
-# -- counting
-
-
 def _matching(ask: PageRequest, selection: Selection) -> Record:
-    """Return how many messages match, by queue and task. `count` is None while a thread still counts."""
+    """Return how many messages match, in all and by queue and task. `count` is None while a thread still counts."""
     keep = ask.kept if at_rest(ask) <= COUNTED_MAX else ask.kept_soon
     counted = keep(f"plan/{selection}", lambda: _counted(ask, selection))
     if counted is None:
@@ -124,7 +121,7 @@ def _by_index(ask: PageRequest, selection: Selection) -> Record:
 
 
 def _of_queues(ask: PageRequest, selection: Selection) -> dict[str, int]:
-    """Return how many match in each queue; empty if there are too many queues or no index."""
+    """Return how many messages match in each queue; empty if there are too many queues, or no index to count by."""
     by, named = ask.store.traits.groups_by, selection.where.queue
     if named is None:
         queues = [name for name, counts in counts_by_queue(ask).value.items() if counts.dead]
@@ -136,7 +133,7 @@ def _of_queues(ask: PageRequest, selection: Selection) -> dict[str, int]:
 
 
 def _by_reading(ask: PageRequest, selection: Selection) -> Record:
-    """Count by reading messages; `whole` is False if that took too long."""
+    """Count the matching messages by reading them; `whole` is False if SCANNED_S was not enough to read all."""
     by_queue: Counter[str] = Counter()
     by_task: Counter[str] = Counter()
     end_s, whole = time.monotonic() + SCANNED_S, True
@@ -163,11 +160,8 @@ def _sums(by_queue: Counter[str], by_task: Counter[str], *, whole: bool) -> Reco
     }
 
 
-# -- one plan
-
-
 def handle_of(ask: PageRequest, given: str) -> PlanHandle:
-    """Return the plan with this id, or with the only id that begins so. Raises Problem."""
+    """Return the plan whose id is `given`, or the only one whose id begins so. Raises Problem if there is none."""
     ids = run_ids(ask.store, given).found
     try:
         return ask.dlq.plan(ids[0] if len(ids) == 1 else given)
@@ -197,8 +191,8 @@ def plan(ask: PageRequest) -> Record:
 
 
 def _state(ask: PageRequest, handle: PlanHandle) -> tuple[str, str]:
-    """Return the state of a plan in one word, and why it cannot be applied. Checks its age each time, but its chunks
-    only as often as `sums.py` allows for their cost."""
+    """Return the state of a plan in one word, and why it cannot be applied. The plan's age is checked each time, but
+    its chunks only as often as `sums.py` allows for their cost."""
     word, why = ask.kept(f"plan-sound/{handle.id}", lambda: _refused(handle)).value
     past_ms = ask.store.now_ms() - handle.plan.made_ms
     if word == "frozen" and past_ms > APPLIED_WITHIN_MS:
@@ -219,7 +213,8 @@ def _run(ask: PageRequest, id: str) -> Record:
 
 
 def peak_per_s(made: Plan) -> float:
-    """Return the highest messages a second of a run: with slow start it may not reach its rate."""
+    """Return the highest rate that the plan's run reaches, in messages a second: with a slow start it may not reach its
+    limit."""
     rate, left = made.settings.rate or MAX_PER_S, float(made.total)
     per_s = min(1.0, rate) if made.settings.slow_start else rate
     while per_s < rate and left > per_s * STEP_MS / 1000:
@@ -229,7 +224,8 @@ def peak_per_s(made: Plan) -> float:
 
 
 def _load(ask: PageRequest, made: Plan, rate: float) -> list[Record]:
-    """Return each target queue's runs a second, and those that the plan adds. `now_per_s`: None without a history."""
+    """Return each target queue's runs a second (None without a history), and those that the plan adds at this
+    `rate`."""
     target = made.settings.to_queue
     counts = {target: made.total} if target else dict(made.by_queue)
     return [
@@ -249,7 +245,7 @@ def _per_s(ask: PageRequest, queue: str) -> float | None:
 
 
 def _held(ask: PageRequest, made: Plan) -> list[Record]:
-    """Return the holds that would apply to the plan's messages once moved."""
+    """Return the holds that will apply to the plan's messages once they are moved."""
     from ...status import Reasons
 
     holds = Reasons(ask.store, ask.registry).of_plan(made)

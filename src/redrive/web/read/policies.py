@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ...registry import Registry
     from ...task import TaskSpec
 
-SHOWN = 20  # tasks per page
-STEPS_MAX = 60  # retries in a chart
+SHOWN = 20  # number of tasks on a page
+STEPS_MAX = 60  # the most retries that a chart shows
 
 
 def policies(ask: PageRequest) -> Record:
@@ -56,7 +56,7 @@ def _task(app: Registry, task: TaskSpec, kind: str) -> Record:
 
 
 def _delays(name: str, retry: Retry, kind: str) -> Record:
-    """Return a policy's delays as `redrive policy preview -o json` does."""
+    """Return a policy's delays for a kind of fault, as `redrive policy preview -o json` does."""
     try:
         shown = preview_of(retry, kind=kind, limit=STEPS_MAX)
     except Exception as error:  # the app's own delay function may raise anything
@@ -66,7 +66,7 @@ def _delays(name: str, retry: Retry, kind: str) -> Record:
 
 
 def _rules(app: Registry, task: TaskSpec) -> list[Record]:
-    """Return the other rules for a task's messages: each with a name, a text, and the address of its page."""
+    """Return the other rules for a task's messages: each with a name, a text, and the address of a page about it."""
     policy, called = task.policy, dependency_of(app, task.name)
     within = f" within {show(policy.crashes_within_s)}" if policy.crashes_within_s else ""
     crashes = policy.crashes_alone_max
@@ -92,10 +92,10 @@ def _isolation(task: TaskSpec) -> str | None:
 
 
 def _flow(app: Registry, called: str | None) -> list[tuple[str, str | None]]:
-    """Return the limits of the dependency that a task calls, as (name, text)."""
+    """Return the limits of the dependency `called` that a task calls, as (name, text); empty without one."""
     if called is None:
         return []
-    rule = app.dependencies.get(called) or Dependency(called.replace("/", "|"), Budget(), Breaker())  # undeclared
+    rule = app.dependencies.get(called) or Dependency(called.replace("/", "|"), Budget(), Breaker())  # if undeclared
     return [
         ("budget", _budget(rule.budget) if rule.budget else "none"),
         ("breaker", _breaker(rule.breaker) if rule.breaker else "none"),

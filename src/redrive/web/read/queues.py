@@ -14,8 +14,8 @@ from ...status import HOUR_S, MINUTE_S, TEN_S, Reasons, Status, Wave, worker_rep
 from ..ask import PageRequest, Problem, Record
 from . import fields
 
-PAST_MAX = 20  # queues of the list whose last hour is read
-QUEUES_SHOWN = 100  # queues per page
+PAST_MAX = 20  # the most queues of the list whose last hour is read
+QUEUES_SHOWN = 100  # number of queues on a page
 GROUPS_MAX = 100
 
 
@@ -40,7 +40,7 @@ def queues(ask: PageRequest) -> Record:
 
 
 def _hours(ask: PageRequest, status: Status) -> dict[str, Record]:
-    """Return the last hour of the first queues, by name."""
+    """Return the last hour of the first PAST_MAX queues of the status, by their names."""
     read = {each.name: fields.past(ask, each.name, back="1h") for each in status.queues[:PAST_MAX]}
     return {name: _short(past) for name, past in read.items() if not past["missing"]}
 
@@ -89,7 +89,7 @@ def queue(ask: PageRequest) -> Record:
 
 
 def _retries(retry: Retry) -> str:
-    """Return the limits of a policy in a few words."""
+    """Return the limits of a retry policy in a few words."""
     attempts = f"{retry.max_attempts} attempts" if retry.max_attempts else "attempts without a bound"
     elapsed = f" within {show(retry.max_elapsed)}" if retry.max_elapsed else ""
     return f"{attempts}{elapsed}"
@@ -110,7 +110,7 @@ def _declared(queue: Any) -> Record:
 
 
 def _groups(ask: PageRequest, name: str) -> list[Record]:
-    """Return the groups of a queue: blocked ones first, then those with the most parked messages."""
+    """Return groups of the queue, up to GROUPS_MAX: blocked ones first, then those with the most parked messages."""
     try:
         groups = ask.store.groups(name)
     except Unsupported:
@@ -121,7 +121,7 @@ def _groups(ask: PageRequest, name: str) -> list[Record]:
 
 
 def _wave(ask: PageRequest, name: str) -> Record:
-    """Return the upcoming messages by tens of seconds, minutes and hours."""
+    """Return the queue's upcoming messages, counted for each ten seconds, minute and hour."""
     try:
         kept = ask.kept(f"upcoming/{name}", lambda: ask.app.upcoming(name))
     except Unsupported as error:

@@ -18,9 +18,9 @@ from ..ask import PageRequest, Problem, Record
 from . import fields
 from .plans import missing
 
-ROWS = 50  # rows per page
+ROWS = 50  # number of runs on a page
 RUNS_MAX = 10_000
-STORY = 500  # lines of the story
+STORY = 500  # the most lines of a run's story that its page shows
 CANARY = "canary: "  # the prefix of texts about the canary, in stories and in reasons of stopped runs
 
 
@@ -38,7 +38,7 @@ def runs(ask: PageRequest) -> Record:
 
 
 def run_of(ask: PageRequest, given: str) -> Run:
-    """Return the run with this id, or with the only id that begins so. Raises Problem."""
+    """Return the run whose id is `given`, or the only one whose id begins so. Raises Problem if there is none."""
     ids = run_ids(ask.store, given).found
     id = ids[0] if len(ids) == 1 else ""
     if not id or state_of(ask.store, id) is None:
@@ -52,7 +52,7 @@ def run(ask: PageRequest) -> Record:
     handle = run_of(ask, ask.path["id"])
     view, story, plan = handle.view(), handle.story(), plan_of(handle)
     state = state_of(ask.store, handle.id)
-    assert state is not None  # `run_of` has read it, and runs on pages are not deleted
+    assert state is not None  # `run_of` has read the state, and a run that a page may show is not deleted
     return {
         **run_record(view),
         "undoing": state.undo >= 0,
@@ -80,19 +80,20 @@ def plan_of(handle: Run) -> Plan | None:
 
 
 def approval_of(plan: Plan | None) -> str | None:
-    """Return the name of the approver that a run needs; None without approval."""
+    """Return the name of the approver that the plan's run needs; None if it needs no approval."""
     gates = None if plan is None else plan.settings.gates
     return None if gates is None else gates.approval
 
 
 def _average(view: RunView) -> float | None:
-    """Return the messages a second that a closed run has moved."""
+    """Return how many messages a second a closed run has moved, on average; None for an open run."""
     took_s = (view.over_ms - view.started_ms) / 1000
     return round(view.counts["moved"] / took_s, 3) if view.over_ms and took_s > 0 else None
 
 
 def can(ask: PageRequest, view: RunView, state: RunState, plan: Plan | None) -> Record:
-    """Return which actions apply to a run in this state; `undo` is the number of messages that have not settled yet."""
+    """Return which actions apply to a run in this state; `undo` is the number of its messages that have not settled
+    yet."""
     over, wanted = view.state in FINAL, approval_of(plan)
     gates = None if plan is None else plan.settings.gates
     waits = wanted is not None and not state.approved_by and not over
@@ -107,8 +108,8 @@ def can(ask: PageRequest, view: RunView, state: RunState, plan: Plan | None) -> 
 
 
 def canary(view: RunView, state: RunState, plan: Plan | None, story: Sequence[Line]) -> Record | None:
-    """Return the verdict on the canary: `failed`, `passed`, `waiting` for outcomes, or `undecided` if the run ended
-    first; None without a canary."""
+    """Return the verdict on the canary of a run: `failed`, `passed`, `waiting` for outcomes, or `undecided` if the run
+    ended first; None if the plan has no canary."""
     size = 0 if plan is None else plan.settings.canary
     if not size:
         return None
@@ -124,7 +125,7 @@ def canary(view: RunView, state: RunState, plan: Plan | None, story: Sequence[Li
 
 
 def stages(view: RunView, state: RunState, plan: Plan | None) -> list[Record]:
-    """Return the stages of a run, each `done`, `failed`, `now`, `next` or `not reached`."""
+    """Return the stages of a run as records, each with a word: `done`, `failed`, `now`, `next` or `not reached`."""
     names = ["canary"] if plan is not None and plan.settings.canary else []
     names += ["moving", "settling", "over"]
     if approval_of(plan):
@@ -139,7 +140,7 @@ def stages(view: RunView, state: RunState, plan: Plan | None) -> list[Record]:
 
 
 def _reached(view: RunView, state: RunState, names: Sequence[str]) -> str:
-    """Return the first stage that the run has not completed."""
+    """Return the first of the stages `names` that the run has not completed."""
     if "approval" in names and not state.approved_by:
         return "approval"
     if "canary" in names and not state.canary_over:

@@ -18,8 +18,8 @@ from . import fields
 if TYPE_CHECKING:
     from ...schedule import Schedule
 
-NEXT = 5  # next times shown
-PAST_MAX = 50  # schedules whose last day is read
+NEXT = 5  # number of next times that a schedule shows
+PAST_MAX = 50  # the most schedules whose last day is read
 
 
 def schedules(ask: PageRequest) -> Record:
@@ -46,7 +46,7 @@ def schedules(ask: PageRequest) -> Record:
 
 
 def _more(ask: PageRequest, schedule: Schedule, now_ms: int, *, with_past: bool) -> Record:
-    """Return the fields that the command line's list omits."""
+    """Return the fields of a schedule that the command line's list omits."""
     return {
         "words": words(schedule.times) or None,
         "times": _times(schedule, now_ms),
@@ -56,7 +56,7 @@ def _more(ask: PageRequest, schedule: Schedule, now_ms: int, *, with_past: bool)
 
 
 def _times(schedule: Schedule, now_ms: int) -> list[Record]:
-    """Return the next times, each with a note if the zone's clocks change before it."""
+    """Return the next times of a schedule, each with a note if the zone's clocks change before it."""
     before = schedule.times.at(now_ms)
     times: list[Record] = []
     for at in schedule.next(NEXT, datetime.fromtimestamp(now_ms / 1000, UTC)):
@@ -75,7 +75,7 @@ def _note(before: datetime, at: datetime) -> str | None:
 
 
 def _past(ask: PageRequest, task: str) -> Record | None:
-    """Return the outcomes of the task's messages in the last day; None without a history."""
+    """Return the outcomes of the task's messages in the last day, by name; None without a history."""
 
     def read() -> dict[str, Any] | None:
         try:

@@ -17,11 +17,11 @@ from ..ask import PageRequest, Record
 from ..sums import KeptValue
 from .waiting import counts_by_queue
 
-COUNTED_MAX = 5_000  # messages read for a count without an index
+COUNTED_MAX = 5_000  # the most messages that a page reads to count matches without an index
 
 
 def understood(ask: PageRequest, text: str) -> Node:
-    """Parse a selector. Raises SelectorError; Denied for terms on bodies without the permission to view bodies."""
+    """Parse a selector. Raises SelectorError, and Denied for terms on bodies if the user may not view bodies."""
     node = parse(text)
     if any(field.startswith(ARGS) or field == "args" for field in fields_of(node)):
         ask.user.need(Permission.VIEW_BODIES)
@@ -29,18 +29,19 @@ def understood(ask: PageRequest, text: str) -> Node:
 
 
 def chosen(ask: PageRequest, text: str, now_ms: int | None = None) -> Selection:
-    """Return the selection of messages at rest by a selector. Raises as `understood` does."""
+    """Return the selection of messages at rest that a selector describes, as of `now_ms`. Raises as
+    `understood` does."""
     understood(ask, text)
     return ask.dlq.select(text, now_ms=now_ms)
 
 
 def mistake(error: Misread) -> Record:
-    """Return a mistake in a selector as a record, with the two lines that point at it."""
+    """Return a mistake in a selector as a record, with two lines that point at it."""
     return {"what": error.what, "why": error.why, "pointer": error.pointer}
 
 
 def ids_that_begin(ask: PageRequest, text: str) -> Sequence[str]:
-    """Return the ids that begin with this text; none if it cannot be the beginning of an id."""
+    """Return the ids of messages that begin with this text; none if the text cannot be the beginning of an id."""
     if first_and_last(text) is None or len(text.replace("-", "")) < BEGIN_MIN:
         return ()
     try:
@@ -50,7 +51,8 @@ def ids_that_begin(ask: PageRequest, text: str) -> Sequence[str]:
 
 
 def counted(ask: PageRequest, selection: Selection) -> KeptValue[int] | None:
-    """Return the number of matches if reading few messages suffices; else None, also while a thread still counts."""
+    """Return the number of matches if it can be had by reading few messages; None if not, or while a thread still
+    counts."""
     key = f"count/{selection}"
     if at_rest(ask) <= COUNTED_MAX:
         return ask.kept(key, selection.count)
@@ -60,14 +62,14 @@ def counted(ask: PageRequest, selection: Selection) -> KeptValue[int] | None:
 
 
 def dead_in(ask: PageRequest, queue: str | tuple[str, ...] | None) -> KeptValue[int]:
-    """Return the number of dead messages in these queues, or in all."""
+    """Return the number of dead messages in these queues, in all queues for None, with its age."""
     counts = counts_by_queue(ask)
     names = counts.value if queue is None else [queue] if isinstance(queue, str) else queue
     return KeptValue(sum(counts.value[name].dead for name in names if name in counts.value), counts.age_s)
 
 
 def at_rest(ask: PageRequest) -> int:
-    """Return the number of messages at rest in all lanes."""
+    """Return the number of messages at rest in all lanes, from the cache of sums."""
     return ask.kept("at-rest", lambda: _at_rest(ask.store.counts())).value
 
 
@@ -80,14 +82,14 @@ def queue_names(ask: PageRequest) -> list[str]:
 
 
 def completions(ask: PageRequest) -> Sequence[str]:
-    """Return terms of selectors with names from the store and the app, for the search box."""
+    """Return terms of selectors with the names of queues, tasks and errors, for the search box."""
     groups = failure_groups(ask)
     tasks = {group.task for group in groups} | set(ask.registry.tasks if ask.registry is not None else ())
     return selector_terms(queue_names(ask), sorted(tasks), sorted({group.error for group in groups}))
 
 
 def failure_groups(ask: PageRequest) -> Sequence[FailureGroup]:
-    """Return all failure groups, shared between pages; empty if the store has no access to dead messages."""
+    """Return all failure groups from the cache of sums; none if the store has no access to dead messages."""
     try:
         return ask.kept("groups", lambda: ask.app.dlq.groups(trend=True)).value
     except Unsupported:
@@ -95,5 +97,5 @@ def failure_groups(ask: PageRequest) -> Sequence[FailureGroup]:
 
 
 def is_whole_id(text: str) -> bool:
-    """Return whether a text can only be a whole id."""
+    """Return True if the text has the form of a whole id."""
     return is_id(text.lower())

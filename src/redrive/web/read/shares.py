@@ -15,15 +15,15 @@ from ...message import ABSENT, BLOB, SEALED, Message
 from ...redact import redact_value
 from ..ask import Record
 
-DEPTH_MAX, FIELDS_MAX, VALUES_MAX = 4, 100, 2000  # levels in one body; fields and values over all bodies
+DEPTH_MAX, FIELDS_MAX, VALUES_MAX = 4, 100, 2000  # levels read of each body; fields and values of all bodies together
 SHOWN = 12
-VALUE_MAX = 100  # characters of a value
-TELLING = 0.2  # the least difference between the shares among failing and other messages
-COMMON = 0.5  # without other messages, the least share among failing ones
+VALUE_MAX = 100  # the most characters of a value that is compared
+TELLING = 0.2  # the least difference between a value's shares among failing and other messages
+COMMON = 0.5  # the least share of a value among failing messages, if there are no other ones
 
 
 def counted(words: Iterable[str | None], most: int = 10) -> list[Record]:
-    """Count words, and return the most frequent with their shares."""
+    """Count these words, leaving out empty ones, and return the `most` frequent with their shares."""
     counts = Counter(word for word in words if word)
     total = sum(counts.values())
     return [{"text": word, "count": count, "share": count / total} for word, count in counts.most_common(most)]
@@ -46,7 +46,7 @@ def in_common(failing: Sequence[Message], others: Sequence[Message]) -> list[Rec
 
 
 def _values(messages: Sequence[Message]) -> tuple[Counter[tuple[str, str]], int]:
-    """Return the number of bodies with each value of each field, and the number of bodies that were read."""
+    """Return in how many bodies each value of each field occurs, and how many bodies were read."""
     counts: Counter[tuple[str, str]] = Counter()
     bodies = [message.body for message in messages if _is_read(message)]
     for body in bodies:

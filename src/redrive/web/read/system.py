@@ -52,7 +52,7 @@ def _told(ask: PageRequest) -> Sequence[WorkerInfo] | None:
 
 
 def _doctor(ask: PageRequest) -> Record:
-    """Return the doctor's findings, without checks that read every message."""
+    """Return the lines of `redrive doctor` for the store and the app, without checks that read every message."""
 
     def find() -> list[str]:
         lines = [*ask.store.doctor()]
@@ -67,13 +67,14 @@ def _doctor(ask: PageRequest) -> Record:
 
 
 def _damage(ask: PageRequest) -> Record:
-    """Return the findings of `redrive store check`, which reads every message."""
+    """Return the lines of `redrive store check`, which reads every message, from the cache of sums."""
     kept = ask.kept("system/check", lambda: problems(ask.store))
     return {"ok": not kept.value, "problems": kept.value, "age_s": kept.age_s}
 
 
 def _versions(told: Sequence[WorkerInfo] | None) -> list[Record]:
-    """Return the versions of the fleet, each with its processes; first the version of these pages."""
+    """Return the versions of the fleet, each with its processes, first the version of these pages; `told` has the
+    processes."""
     by_version: dict[str, list[WorkerInfo]] = {}
     for info in told or ():
         by_version.setdefault(info.version, []).append(info)
@@ -92,8 +93,8 @@ def _versions(told: Sequence[WorkerInfo] | None) -> list[Record]:
 
 
 def _settings(ask: PageRequest) -> list[dict[str, Any]]:
-    """Return each setting of this process with its source, without secrets. Store and app are those of the pages, which
-    a flag or the mounting program may have set."""
+    """Return each setting of this process with its source, without secrets. The settings of store and app are those of
+    the pages, which a flag or the mounting program may have set."""
     own = {"url": ask.site.url, "app": getattr(ask.registry, "spec", None)}
     rows: list[dict[str, Any]] = [
         {"name": each.name, "value": setting_value(each.value), "source": each.source} for each in sources()

@@ -18,18 +18,18 @@ from ..ask import PageRequest, Problem
 from ..sums import KeptValue
 
 STATES = ("ready", "scheduled", "leased", "cancelled", "any")
-READ_MAX, PEEKS_MAX = 500, 40  # messages read for one page, and the calls for that
+READ_MAX, PEEKS_MAX = 500, 40  # messages that are read for one page at most, and calls of the store for that
 
 
 class _Part(NamedTuple):
-    """A part of a list: one lane of one queue, or of all queues."""
+    """A part of a list: one lane of one queue or, if `queue` is None, of all queues."""
 
     lane: Lane
     queue: str | None
 
 
 class _ListPlace(NamedTuple):
-    """The beginning of a page: a part, and the store's cursor in it."""
+    """The place in a list at which a page begins: a part, and the store's cursor in that part."""
 
     lane: Lane
     queue: str | None
@@ -37,14 +37,15 @@ class _ListPlace(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """One page, and the cursor of the next one."""
+    """One page of a list, and the cursor of the next page."""
 
     messages: list[Message]
     cursor: str | None
 
 
 def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, limit: int) -> Listed:
-    """Return the matching messages in this state. Ends early at its limits. Raises Problem, Unsupported."""
+    """Return the page after the cursor `after`: the matching messages in this state. It ends early at READ_MAX and
+    PEEKS_MAX. Raises Problem or Unsupported."""
     now_ms, messages = ask.store.now_ms(), list[Message]()
     parts = _parts(ask, state, where)
     at, inner = _place(parts, after)
@@ -52,7 +53,7 @@ def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, 
     while at < len(parts) and len(messages) < limit and looked < READ_MAX and peeks < PEEKS_MAX:
         part = parts[at]
         rests = part.lane not in (Lane.READY, Lane.LEASED)
-        asked = Filter(queue=part.queue, task=where.task if rests else None)  # no index has waiting messages by task
+        asked = Filter(queue=part.queue, task=where.task if rests else None)  # no index finds waiting messages by task
         read = ask.store.peek(part.lane, where=asked, limit=limit - len(messages), cursor=inner)
         looked, peeks = looked + len(read.messages), peeks + 1
         messages += [
@@ -70,7 +71,7 @@ def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, 
 
 
 def counts_by_queue(ask: PageRequest) -> KeptValue[Mapping[str, Counts]]:
-    """Return the counts of each queue, shared between pages."""
+    """Return the counts of each queue from the cache of sums."""
     return ask.kept("counts-by-queue", ask.store.counts_by_queue)
 
 
@@ -90,7 +91,8 @@ def _parts(ask: PageRequest, state: str, where: Filter) -> list[_Part]:
 
 
 def _place(parts: list[_Part], after: str) -> tuple[int, str | None]:
-    """Return the index of the part to continue with, or the next if its queue is empty, and the store's cursor."""
+    """Return the index of the part at which the cursor continues, or of the next one if its queue is empty, and the
+    store's cursor in it."""
     if not after:
         return 0, None
     try:

@@ -9,7 +9,7 @@ from ...presence import GONE_MS, RENEW_S, WorkerInfo
 from ...present.workers import worker_record
 from ..ask import PageRequest, Record
 
-RUNNING_MAX = 200  # messages listed, over all workers
+RUNNING_MAX = 200  # the most messages that the page lists, over all workers
 
 
 def workers(ask: PageRequest) -> Record:
@@ -36,11 +36,11 @@ def workers(ask: PageRequest) -> Record:
 
 
 def _row(info: WorkerInfo) -> Record:
-    """Return a process as in the command line's JSON, and whether it can be drained."""
+    """Return a process as in the command line's JSON, with `drains`: True if it can be drained."""
     drains = info.kind == "worker" and not (info.gone or info.draining or info.drain_asked)
     return {**worker_record(info), "drains": drains}
 
 
 def _longest_first(held: Record) -> tuple[bool, str]:
-    """Sort key: messages that run longest first, then those that have not begun."""
+    """Return a sort key by which messages that run longest are first, and those that have not begun last."""
     return held["since"] is None, held["since"] or ""
