@@ -90,15 +90,15 @@ class Execution(Struct, gc=False, eq=False):
 
         Raises LeaseLost if the execution was ended or its lease expired while it waited, as another worker may run it.
         """
+        delivery, task, now = self.delivery, self.task, time.monotonic()
+        deadline_s = self.deadline_s = now + task.policy.timeout_s  # set first: threads read it once `started_s` is set
         # Set before `cause` is read: a thread that releases the execution first sets `cause`, then reads `started_s`.
-        now = self.started_s = time.monotonic()
+        self.started_s = now
         if self.cause is not None or now >= self.until_s:
             self.started_s, self.cause = 0.0, self.cause or "lease"
             raise LeaseLost(f"message {self.delivery.message.id} was not held to its start")
         if slots is not None:
             slots.start(self.slot, self.alone)
-        delivery, task = self.delivery, self.task
-        deadline_s = self.deadline_s = now + task.policy.timeout_s
         context = self.context = make(delivery.message, deadline_s, task, delivery.receipt, _claim=self.claim)
         if task.takes_context:
             self.args = (context, *self.args)

@@ -17,6 +17,7 @@ import pytest
 from tests.support.workers import PATIENCE_S
 
 from redrive import App
+from redrive.decide import Policy
 from redrive.events import Notice
 from redrive.message import ClaimRequest, Delivery
 from redrive.observe.logs import TextLog
@@ -273,3 +274,22 @@ def test_what_has_begun_does_not_go_back(app: App) -> None:
     run = execution_of(app)
     run.begin(None)
     assert unbegun([run]) == [] and run.cause is None
+
+
+def test_an_execution_has_its_deadline_before_it_counts_as_started(app: App) -> None:
+    """Other threads end what is past its deadline: with none it would be."""
+    Scene(app, on_loop=True).charge.enqueue(1)
+    run, started_s = execution_of(app), []
+
+    class Spec:
+        policy = Policy(timeout_s=5.0)
+        takes_context = False
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == "policy":
+                started_s.append(run.started_s)
+            return object.__getattribute__(self, name)
+
+    run.task = Spec()
+    run.begin(None)
+    assert started_s == [0.0] and run.deadline_s == run.started_s + 5.0
