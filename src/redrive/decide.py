@@ -16,25 +16,25 @@ from .fault import Fault, Kind
 from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
 from .policy import CRASHES_MAX, Backoff, Retry, draw
 
-LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # error of the fault that a message without its key gets
-LOCKED_LOOK_MS = 60_000  # longest wait before a message without its key checks again for a worker that has it
-PARK_LOOK_MS = 10_000  # longest wait before a parked message checks again for a worker that knows its task
-PARK_LOOK_FIRST_MS = 500  # first wait of a parked message; each later one is half of the time parked so far
-ASKED_SPREAD = 0.2  # a message that must wait for r is retried within [r, 1.2·r]
+LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # error of the fault of a message without its key
+LOCKED_LOOK_MS = 60_000  # longest wait, in ms, before a message without its key is tried again
+PARK_LOOK_MS = 10_000  # longest wait, in ms, before a parked message is tried again on a worker that may know its task
+PARK_LOOK_FIRST_MS = 500  # first wait, in ms, of a parked message; each later one is half of the time parked so far
+ASKED_SPREAD = 0.2  # a message that must wait r is retried within [r, 1.2·r]
 
-AT_MAX_MS = 2**62  # largest time: stores keep 64-bit integers
-SNOOZE_MIN_MS = 100  # keeps a message that always snoozes from occupying a worker
+AT_MAX_MS = 2**62  # largest time: stores have integers of 64 bits
+SNOOZE_MIN_MS = 100  # keeps a message that snoozes each time from occupying a worker
 WAIT_MAX_MS = 2**61
 
-GUESSED_MAX = 1_000  # most retries whose delays `_guessed_ms` recomputes
+GUESSED_MAX = 1_000  # most retries whose delays `_guessed_ms` adds up
 
-FETCH_AGAIN_S = 30.0  # base of the retry delay when blob storage is unavailable: 0.5 to 1.5 times this
+FETCH_AGAIN_S = 30.0  # base of the retry delay while blob storage is unavailable: 0.5 to 1.5 times this
 
 
 class Policy(Struct, frozen=True):
     """The rules for the failures of a task. A message is quarantined after `crashes_alone_max` crashes while it ran
-    alone, within `crashes_within_s` if that is given, or after `crashes_max` crashes in all, which ends every crash
-    loop."""
+    alone, within `crashes_within_s` if that is given, or after `crashes_max` crashes of any sort, which ends every
+    crash loop."""
 
     retry: Retry = Retry()
     timeout_s: float = 300.0
@@ -44,11 +44,11 @@ class Policy(Struct, frozen=True):
 
 
 class Run(Struct, frozen=True):
-    """The message may run now."""
+    """The decision to run the message now."""
 
 
 class Refusal(Struct, frozen=True):
-    """Flow control's objection to running a message now. It may run at `at_ms`, with the deferral's permits; with
+    """Flow control's refusal to run a message now. The message may run at `at_ms`, with the deferral's permits; with
     `dead` it is dead-lettered and does not wait."""
 
     at_ms: int
@@ -57,17 +57,17 @@ class Refusal(Struct, frozen=True):
 
 
 class Signals(Struct, frozen=True):
-    """The worker's findings about a message before it runs: why its body or task cannot be used, `park_ms` (how long an
-    unroutable message waits for a newer worker) and the objection of flow control.
+    """What the worker found out about a message before it runs: why its body or task cannot be used, `park_ms` (how
+    long an unroutable message waits for a newer worker) and flow control's refusal.
 
-    `known_ms` is when a worker that knows the task was last alive. If one is alive now, the message returns to it at
-    `again_ms`. `unknown` lists arguments that the handler does not take.
+    `known_ms` is when a worker that knows the task was last alive. If such a worker is alive now, the message waits
+    until `again_ms` for it. `unknown` lists arguments that the handler does not take.
     """
 
     unreadable: str | None = None
     unroutable: str | None = None
     park_ms: int = 0
-    locked: str | None = None  # the missing encryption key, which prevents decisions about the message's content
+    locked: str | None = None  # the encryption key that is missing, without which nothing is decided about the content
     tampered: str | None = None
     unfetched: str | None = None  # why the body's blob cannot be read at present
     refusal: Refusal | None = None
@@ -83,7 +83,7 @@ NO_SIGNALS = Signals()
 def admit(message: Message, policy: Policy, signals: Signals, now_ms: int) -> Run | RetryAt | DeadLetter | Quarantine:
     """Decide what to do with a message that was just claimed. Every decision except Run gives the attempt back."""
     if message.cancel:
-        return RetryAt.released(now_ms, "cancelled")  # the store ends a cancelled message and never retries it
+        return RetryAt.released(now_ms, "cancelled")  # the store ends a cancelled message instead of retrying it
     if signals.locked is not None:
         wait_ms = min(max(PARK_LOOK_MS, message.held_ms // 2), LOCKED_LOOK_MS)
         return RetryAt.deferred(now_ms + wait_ms, "parked")
@@ -118,8 +118,8 @@ def _refuse(refusal: Refusal) -> RetryAt | DeadLetter:
 
 
 def _park(message: Message, signals: Signals, why: str, now_ms: int) -> RetryAt | DeadLetter:
-    """Defer the message to a worker that knows its task, if one is alive. Otherwise retry it for `park_ms` after it was
-    first parked, or after the last such worker was alive; then dead-letter it."""
+    """Defer the message to a worker that knows its task, if one is alive. Otherwise retry it until `park_ms` after it
+    was first parked, or after such a worker was last alive; then dead-letter it."""
     if signals.again_ms is not None:
         return RetryAt.deferred(signals.again_ms, "newer")
     first_ms = parked_since_ms(message)
@@ -132,8 +132,8 @@ def _park(message: Message, signals: Signals, why: str, now_ms: int) -> RetryAt 
 
 
 def parked_since_ms(message: Message) -> int | None:
-    """The time at which the message was first parked, from the fault stored then; None if a run has failed since. A
-    missing key does not count as parking."""
+    """Return when the message was first parked, from the fault stored then; None if a run has failed since. A wait for
+    a missing key does not count as parking."""
     last = next((fault for fault in reversed(message.faults) if fault.crash is None), None)
     if last is None or last.kind is not Kind.UNROUTABLE or last.at_ms < message.life_ms or last.error == LOCKED:
         return None
@@ -141,7 +141,7 @@ def parked_since_ms(message: Message) -> int | None:
 
 
 def reports_key_missing(message: Message) -> bool:
-    """True if the newest fault of this life already reports the missing key."""
+    """True if the newest fault of the message's life already reports a missing key."""
     last = message.faults[-1] if message.faults else None
     return last is not None and last.error == LOCKED and last.at_ms >= message.life_ms
 
@@ -187,7 +187,7 @@ def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
         if earlier.at_ms < message.life_ms:
             break
         if earlier.kind is Kind.UNROUTABLE or earlier.delay_ms is None:
-            continue  # a fault of parking, or of a dead worker, has no decided delay
+            continue  # such a fault, of parking or of a dead worker, has no decided delay
         return fault.ran_ms + earlier.tried_ms + _decided_ms(earlier, earlier.delay_ms, retry)
     if message.attempt == 1:
         return fault.ran_ms
@@ -195,8 +195,8 @@ def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
 
 
 def _guessed_ms(message: Message, fault: Fault, retry: Retry) -> int:
-    """Estimate the time tried, in ms, of a message without a history (SQS without cells): assume that its earlier
-    attempts failed like this one, after the same time."""
+    """Estimate the time tried, in ms, of a message without a history (SQS without cells): as if its earlier attempts
+    had failed like this one, after the same time."""
     backoff, sum_ms, previous_s = retry.choose(fault).backoff, message.attempt * fault.ran_ms, None
     for n in range(min(message.attempt - 1, GUESSED_MAX)):
         u = draw(message.id, message.redrives, message.fence - message.attempt + 1 + n)
@@ -206,15 +206,15 @@ def _guessed_ms(message: Message, fault: Fault, retry: Retry) -> int:
 
 
 def _decided_ms(fault: Fault, delay_ms: int, retry: Retry) -> int:
-    """The wait after a fault, in ms: its delay, or the longer `Retry-After` of the fault."""
+    """Return the wait after a fault, in ms: the delay decided then, or a `Retry-After` above the policy's bound."""
     if fault.retry_after_s is None or fault.retry_after_s <= retry.max_retry_after_s:
         return delay_ms
     return max(delay_ms, _ceil_ms(fault.retry_after_s))
 
 
 def _decide_crash(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """Retry a message that crashed its process while it ran alone, after its backoff, until it has crashed too often.
-    `max_attempts` and an override do not apply."""
+    """Retry a message that crashed its process while it ran alone, after its backoff; quarantine it after too many
+    crashes. `max_attempts` and an override do not apply."""
     chosen = policy.retry.choose(fault)
     if not chosen.retryable or _crashes_too_often(message, policy, now_ms, more=1):
         return Quarantine(_sentence(message.crashes + 1, message.crashes_alone + 1, fault), crashed=True)
@@ -223,8 +223,8 @@ def _decide_crash(message: Message, fault: Fault, policy: Policy, now_ms: int) -
 
 
 def _decide_crash_in_company(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """Retry at once a message whose process died while it ran beside others, most of them innocent. It is due before
-    later messages, as after a reclaim of leases. Only the bound for all crashes quarantines it."""
+    """Retry a message at once whose process died while other messages ran in it: most of these are innocent. The
+    message is due before later ones, as after a lease that ran out. Only the bound for all crashes quarantines it."""
     if message.crashes + 1 >= policy.crashes_max:
         sentence = _sentence(message.crashes + 1, message.crashes_alone, fault)
         return Quarantine(sentence, crashed=True, in_company=True)
@@ -232,8 +232,8 @@ def _decide_crash_in_company(message: Message, fault: Fault, policy: Policy, now
 
 
 def _crashes_too_often(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:
-    """True if the crashes of the message, plus `more` uncounted ones alone, quarantine it. Older crashes than the
-    window do not count."""
+    """True if the crashes of the message, with `more` crashes alone that are not counted yet, quarantine it. Crashes
+    alone before the policy's window do not count."""
     alone = message.crashes_alone + more
     if policy.crashes_within_s is not None:
         since_ms = now_ms - _ceil_ms(policy.crashes_within_s)
@@ -243,14 +243,14 @@ def _crashes_too_often(message: Message, policy: Policy, now_ms: int, more: int 
 
 
 def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
-    """Explain to people why the message is poison."""
+    """Return why the message is poison, for people."""
     times = "once" if crashes == 1 else f"{crashes} times"
     text = f"its process died {times} while running it, {alone} of them while it ran alone"
     return text if last is None else f"{text}; the last: {last.text}"
 
 
 def _check(decision: Any) -> Decision:
-    """Check the decision that the policy's override returned. Raises TypeError or ValueError if it is invalid."""
+    """Return the decision of the policy's override if it is valid. Raises TypeError or ValueError if it is not."""
     match decision:
         case RetryAt(at_ms=at_ms):
             if type(at_ms) is not int or not 0 <= at_ms <= AT_MAX_MS:
@@ -276,11 +276,11 @@ def _steer(fault: Fault, now_ms: int) -> Decision | None:
         return DeadLetter("rejected", fault.text)
     if fault.steer == "quarantine":
         return Quarantine(fault.text, reason="rejected")
-    return None  # RetryAfter is an ordinary failure with a requested delay
+    return None  # RetryAfter is an ordinary failure that requests a delay
 
 
 def _asked_until_ms(message: Message, retry: Retry) -> int:
-    """The end of the wait that the last fault of this life asked for, if it exceeds `max_retry_after`; otherwise 0."""
+    """Return the end of the wait that this life's last fault requested, if it exceeds `max_retry_after`; else 0."""
     if not message.faults:
         return 0
     last = _last_failure(message)
@@ -290,12 +290,12 @@ def _asked_until_ms(message: Message, retry: Retry) -> int:
 
 
 def _last_failure(message: Message) -> Fault | None:
-    """The fault of the last failed run of the message. Faults of parking and of crashes do not count."""
+    """Return the fault of the last failed run of the message; faults of parking and of crashes do not count."""
     return next((f for f in reversed(message.faults) if f.kind is not Kind.UNROUTABLE and f.crash is None), None)
 
 
 def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: int) -> float:
-    """The delay before retry n of the message, in seconds."""
+    """Return the delay before retry n of the message, in seconds."""
     last = _last_failure(message)
     previous_s = None if last is None or last.delay_ms is None else last.delay_ms / 1000
     u = draw(message.id, message.redrives, message.fence)
@@ -303,7 +303,7 @@ def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: 
 
 
 def _wait_s(fault: Fault, retry: Retry, backoff: Backoff, n: int, u: float, previous_s: float | None) -> float:
-    """The delay in seconds: max(backoff, r + U(0, 0.2·r)), with r the requested delay, at most `max_retry_after`."""
+    """Return the delay in seconds: max(backoff, r + U(0, 0.2·r)); r: the requested delay, at most `max_retry_after`."""
     delay_s = backoff.seconds(n, u, previous_s, fault)
     if fault.retry_after_s is None:
         return delay_s

@@ -32,7 +32,7 @@ def seconds(value: Duration, what: str = "duration") -> float:
     result = _plain(value, what)
     if not 0 <= result < math.inf:
         raise _refusal(ValueError, value, what, "it must be finite and not negative")
-    return result + 0.0  # turns -0.0 into 0.0
+    return result + 0.0  # +0.0 turns -0.0 into 0.0
 
 
 def milliseconds(value: Duration, what: str = "duration") -> int:
@@ -43,7 +43,7 @@ def milliseconds(value: Duration, what: str = "duration") -> int:
     """
     exact_s = seconds(value, what)
     rounded_ms = int(exact_s) * 1000 + round(exact_s % 1 * 1000)
-    # Compare in seconds: 0.029 s is 29 ms, though 0.029 * 1000 = 29.000000000000004 would be rounded up to 30.
+    # Compared in seconds: 0.029 s is 29 ms, though 0.029 * 1000 = 29.000000000000004 would be rounded up to 30.
     return rounded_ms if rounded_ms / 1000 >= exact_s else rounded_ms + 1
 
 

@@ -29,21 +29,21 @@ class DeliveryEvent(Struct, frozen=True, kw_only=True):
     correlation_id: str = ""
     worker: str = ""
     at_ms: int = 0
-    run_ms: float | None = None  # how long the handler ran; None if it was not called
-    delay_ms: int | None = None  # time until the message is due again
-    age_ms: int = 0  # time since its present life began
-    degraded: str | None = None  # features that a done message had to do without
-    duplicate_of: str | None = None  # the message or call whose stored result was used instead of a run
+    run_ms: float | None = None  # ms for which the handler ran; None if it was not called
+    delay_ms: int | None = None  # ms until the message is due again
+    age_ms: int = 0  # ms since the message's present life began
+    degraded: str | None = None  # names of features that the run of a done message had to do without
+    duplicate_of: str | None = None  # the message or call whose stored result was used instead of running this message
     fault: str | None = None
     error: str | None = None
-    text: str | None = None  # text of the fault, or why the message is dead without one
+    text: str | None = None  # text of the fault, or, without a fault, why the message is dead
     reason: str | None = None  # why the message died, as a fixed word
-    fingerprint: str | None = None  # fingerprint of the fault it died of
-    crash: Crash | None = None  # evidence of the last crash, where known
-    causes: tuple[str, ...] = ()  # causes of all its crashes, if this outcome ends its life; "" where unknown
+    fingerprint: str | None = None  # fingerprint of the fault that the message died of
+    crash: Crash | None = None  # what is known of the message's last crash
+    causes: tuple[str, ...] = ()  # causes of all its crashes, if this outcome ends its life; "": unknown
     deferral: str | None = None  # why flow control deferred the run: breaker, budget, limit, …
     by: str | None = None  # the dependency, queue or task that deferred the run
-    traceback: str | None = None  # stored traceback of the fault, secrets not redacted
+    traceback: str | None = None  # stored traceback of the fault, with its secrets
 
 
 class Notice(Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     worker: str = ""
     at_ms: int = 0
     text: str = ""
-    about: str = ""  # the dependency, with `/KEY` where it is per key; the run's id; the scope of an auto-redrive
+    about: str = ""  # the dependency, as NAME or NAME/KEY; the run's id; the scope of an automatic redrive; …
     count: int = 1  # number of messages or requests
 
 
@@ -86,17 +86,17 @@ class LineLog(ABC):
 
 
 class Events:
-    """Pass batches of events to observers, in the order and on the thread in which they happened."""
+    """Passes batches of events to observers, in the order and on the thread in which the events happened."""
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
-        self.notice_observers: list[Observer] = []  # observers of notices only: no delivery event is built for them
+        self.notice_observers: list[Observer] = []  # observers of notices only: for them no delivery event is built
 
     def __bool__(self) -> bool:
         return bool(self.observers or self.notice_observers)
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
-        """Call `observer` with every batch from now on; returns a function that unsubscribes it. The store thread calls
+        """Call `observer` with every batch from now on; return a function that unsubscribes it. The store thread calls
         the observer, so it must be quick."""
         self.observers.append(observer)
         return lambda: self.observers.remove(observer)
@@ -107,7 +107,7 @@ class Events:
             self._tell(self.notice_observers, notices)
 
     def warn(self, text: str) -> None:
-        """Log a warning, unless a LineLog is subscribed: a worker in another program may lack an observer."""
+        """Log a warning, unless a LineLog is subscribed: a worker inside another program may have no observer."""
         if not any(isinstance(each, LineLog) for each in self.observers):
             import logging  # imported late: only a warning needs logging
 

@@ -22,7 +22,7 @@ from typing import IO
 from .errors import ConfigError
 
 FILE, FOLDER = 0o600, 0o700
-PUBLIC = 0o666  # the mode before the umask
+PUBLIC = 0o666  # the mode to which the umask is applied
 GROUP_FILE, GROUP_FOLDER = 0o660, 0o3770
 COMPANIONS = ("-wake", "-workers", "-spool")  # suffixes of folders beside a database, for all users who may write it
 UNKNOWN_BOOT = "unknown-"
@@ -31,18 +31,18 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NotOurs(PermissionError):
-    """A file belongs to another user, or is of an unexpected kind. Nothing was done to it."""
+    """A file or folder that another user owns, or that is of an unexpected kind. It was not changed."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EPERM, why, str(path))
 
 
 class Folder:
-    """An open folder of ours. Raises OSError; NotOurs if another user owns it or may write in it.
+    """An open folder of ours. Raises OSError; NotOurs if another user owns the folder or may write in it.
 
     A folder is ours if this user or root owns it, and a companion of a database also if the database's owner does. It
-    may be shared with a group: a companion if the group may write the database, any other if `shared` says so. `make`
-    makes it, and the folders above it.
+    may be shared with a group: a companion if the group may write the database, any other folder if `shared` is True.
+    With `make`, the folder and those above it are made.
     """
 
     def __init__(self, path: Path, *, make: bool = False, shared: bool = False) -> None:
@@ -65,11 +65,11 @@ class Folder:
             raise
 
     def _hand_on(self, database: os.stat_result | None, shared: bool) -> os.stat_result:
-        """Give a folder beside a database to its users: to its group, and, if root made it, to its owner."""
+        """Give a folder beside a database to the database's users: to its group, and, if root made it, to its owner."""
         if shared:
             os.fchmod(self.fd, GROUP_FOLDER)
         if database is not None and (shared or not os.geteuid()):
-            with contextlib.suppress(OSError):  # if chown is refused, the folder stays ours
+            with contextlib.suppress(OSError):  # chown may be refused: then the folder stays ours
                 os.chown(self.fd, -1 if os.geteuid() else database.st_uid, database.st_gid)
                 os.fchmod(self.fd, GROUP_FOLDER if shared else FOLDER)  # chown clears the set-group-id bit
         return os.fstat(self.fd)
@@ -124,14 +124,14 @@ class Folder:
             return 0
 
     def remove_socket(self, name: str) -> None:
-        """Remove a socket of this user; anything else stays."""
+        """Remove a socket of this user; any other file stays."""
         with contextlib.suppress(OSError):
             status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid():
                 os.unlink(name, dir_fd=self.fd)
 
     def is_there(self) -> bool:
-        """Return whether the path still leads to this folder."""
+        """True if the path still leads to this folder."""
         try:
             status = self.path.lstat()
         except OSError:
@@ -181,8 +181,8 @@ def read_regular(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def output(path: Path, *, shared: bool = False, public: bool = False) -> Iterator[IO[bytes]]:
-    """Yield a file that appears at `path` as a whole when the block ends without an error, as `written` does. All files
-    that commands write are opened by this."""
+    """Yield a file that appears at `path` as a whole when the block ends without an error, as `written` does. Commands
+    write all their files by this function."""
     with written(path, shared=shared, public=public) as fd, os.fdopen(os.dup(fd), "wb") as out:
         yield out
 
@@ -191,7 +191,8 @@ def output(path: Path, *, shared: bool = False, public: bool = False) -> Iterato
 def written(path: Path, *, shared: bool = False, public: bool = False) -> Iterator[int]:
     """Yield the descriptor of a file that appears at `path` as a whole when the block ends without an error.
 
-    It replaces a file or a link there. A device or a pipe, such as /dev/stdout, is written to. Raises OSError.
+    It replaces a file or a link at `path`; a device or a pipe, such as /dev/stdout, is written to directly. Raises
+    OSError.
     """
     if path.exists() and not path.is_file():
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -214,10 +215,10 @@ def written(path: Path, *, shared: bool = False, public: bool = False) -> Iterat
 
 
 def create(path: Path, *, shared: bool = False, public: bool = False) -> int:
-    """Create a file and return its descriptor. Its mode is 0600, or 0660 if `shared`, whatever the umask. A `public`
-    file, which has no data of the store, gets 0666 less the umask.
+    """Create a file and return its descriptor. Its mode is 0600, or 0660 if `shared`, regardless of the umask. A
+    `public` file, which must not hold data of the store, gets 0666 less the umask.
 
-    Raises FileExistsError if the name is taken, even by a link that leads nowhere.
+    Raises FileExistsError if the name exists, even if it is a link that leads nowhere.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC if public else FILE)
     if shared:
@@ -226,7 +227,7 @@ def create(path: Path, *, shared: bool = False, public: bool = False) -> int:
 
 
 def make_database(path: Path, *, shared: bool = False) -> None:
-    """Create an empty database file if there is none, with our mode, whatever the umask.
+    """Create an empty database file if it is missing, with the mode of `create`, regardless of the umask.
 
     A link to a missing file is followed if this user or root made it. Raises OSError, ConfigError.
     """
@@ -244,10 +245,10 @@ def make_database(path: Path, *, shared: bool = False) -> None:
 
 @functools.cache
 def boot_id() -> str:
-    """Return a word that changes at each boot of the machine, after which earlier writes may be lost.
+    """Return a word that changes at each boot of the machine; writes before the last boot may be lost.
 
-    If unknown, it starts with UNKNOWN_BOOT and differs for each process, so that no file counts as written since the
-    boot.
+    If the boot is unknown, the word starts with UNKNOWN_BOOT and differs for each process, so that no file counts as
+    written since the boot.
     """
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -264,7 +265,7 @@ def boot_id() -> str:
 
 
 def user(uid: int) -> str:
-    """Return a user for messages: the name and the id."""
+    """Return a user's name and id as text for messages."""
     import pwd
 
     try:
@@ -281,7 +282,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _database(folder: Path) -> os.stat_result | None:
-    """Return the status of the database that a folder belongs to; None for other folders."""
+    """Return the status of the database that the folder is a companion of; None for other folders."""
     for suffix in COMPANIONS:
         if folder.name.endswith(suffix):
             with contextlib.suppress(OSError):
@@ -319,7 +320,7 @@ def _open(path: Path, flags: int, folder: int) -> int:
 
 
 def _explain(path: Path, error: OSError, kind: str) -> OSError:
-    """Replace the error for a link (ELOOP on Linux, EMLINK on FreeBSD, or ENOTDIR) by NotOurs."""
+    """Return NotOurs in place of the error for a link (ELOOP on Linux, EMLINK on FreeBSD, or ENOTDIR)."""
     status = _status(path)
     if status is not None and stat.S_ISLNK(status.st_mode):
         return NotOurs(path, f"it is a link and should be {kind}; remove it")

@@ -32,15 +32,15 @@ from .message import ENVELOPE, Swap, version_of
 from .store import Store
 from .task import TaskSpec
 
-TRIES = 5  # attempts at a claim while others change the cell
+TRIES = 5  # most attempts at a claim while others change the cell
 AGAIN_MS = 1_000
-LOST = "another claim"  # owner reported if another claim won and has ended since
+LOST = "another claim"  # owner to report if another claim won and has ended since
 _RESULT = "result of key", ""
 NOT_COMMITTED = "ctx.complete() was called, and its transaction not committed when the handler returned"
 
 
 class KeyRequest(Struct, frozen=True):
-    """A request for an idempotency key of a task, and how long to hold it."""
+    """A request for an idempotency key of a task: its cell, who wants it, and how long to hold and to keep it."""
 
     key: str
     cell: str
@@ -50,14 +50,14 @@ class KeyRequest(Struct, frozen=True):
 
 
 class Claim(Struct, eq=False):
-    """An idempotency key that this process holds: its cell, the cell's version and its record. `committed`: the handler
-    has completed it in a transaction of its own, which may have been rolled back."""
+    """An idempotency key that this process holds: its cell, the cell's version and the record. `committed`: the handler
+    has completed the key in a transaction of its own, which may have been rolled back."""
 
     wanted: KeyRequest
     version: int
     record: KeyRecord
     committed: bool = False
-    done: KeyRecord | None = None  # the cell's record of the completion, read after the run
+    done: KeyRecord | None = None  # the cell's record of the completed key, read after the run
     box: Any = None  # the `crypto.Box` that encrypts the stored result
 
     @property
@@ -80,7 +80,8 @@ ClaimAnswer = Claim | Busy | Finished | Other
 def key_request(
     task: TaskSpec, args: Sequence[Any], kwargs: Mapping[str, Any], owner: str, fence: int, hold_ms: int
 ) -> KeyRequest:
-    """The key request of a run with these arguments. Raises the errors of the key function, TypeError, EncodeError."""
+    """Return the key request of a run with these arguments. Raises the key function's errors, TypeError,
+    EncodeError."""
     rule = task.idempotency
     assert rule is not None
     key = rule.key_of(tuple(args), dict(kwargs))
@@ -91,15 +92,15 @@ def key_request(
 
 
 def acquire(store: Store, wishes: Sequence[KeyRequest], now_ms: int) -> list[ClaimAnswer]:
-    """Claim the free keys; returns a Claim, or the reason against it, for each request. Of several requests for one key
-    the first wins.
+    """Claim the keys that are free; return for each request a Claim, or why the key was not claimed. Of several
+    requests for one key the first wins.
 
-    Most keys are new, so they are written before they are read: one write and one read for all. Raises StoreError: then
-    some keys may be claimed already, and their owners get them again.
+    Most keys are new, so they are written before they are read: one write and one read for all. Raises StoreError; then
+    some keys may have been claimed, and the same owners get them again.
     """
-    durable = not store.traits.one_machine  # on one machine, a power cut that undoes a claim ends its owner too
+    durable = not store.traits.one_machine  # on one machine, a power cut that undoes a claim also ends its owner
     claims: list[ClaimAnswer] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
-    # reversed, so that the first request for a cell wins
+    # reversed, so that of several requests for a cell the first one wins
     taken = {w.cell: (0, claimed(w.wish, now_ms, w.hold_ms)) for w in reversed(wishes)}
     left = list(range(len(wishes)))
     for _ in range(TRIES):
@@ -113,7 +114,7 @@ def acquire(store: Store, wishes: Sequence[KeyRequest], now_ms: int) -> list[Cla
                 claims[n] = Claim(w, versions[w.cell], record, box=store.box)
             elif isinstance(answer := claim(record, w.wish, now_ms, w.hold_ms), Granted):
                 taken[w.cell] = (versions[w.cell], answer.record)
-                records[w.cell] = answer.record  # later requests for the cell find it busy
+                records[w.cell] = answer.record  # later requests for the same cell find it claimed
                 again.append(n)
             else:
                 claims[n] = answer
@@ -124,7 +125,7 @@ def acquire(store: Store, wishes: Sequence[KeyRequest], now_ms: int) -> list[Cla
 
 
 def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[str, KeyRecord | None]]:
-    """The versions of these cells (0: no cell) and their records, by name. Raises StoreError."""
+    """Read these cells; return their versions (0: no cell) and their records, by name. Raises StoreError."""
     pairs = list(zip(names, store.cells.read(names), strict=True))
     records = {name: read(None if cell is None else cell.value) for name, cell in pairs}
     for name, record in records.items():
@@ -134,7 +135,7 @@ def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[s
 
 
 def _open(store: Store, cell: str, result: bytes) -> bytes | None:
-    """Decrypt a stored result; None if that fails, as if no result had been kept."""
+    """Return a stored result decrypted; None if that fails, as if no result had been stored."""
     box = store.box
     try:
         return None if box is None else box.open(result, *_RESULT, cell, "")
@@ -143,5 +144,5 @@ def _open(store: Store, cell: str, result: bytes) -> bytes | None:
 
 
 def is_completed(claim: Claim, record: KeyRecord | None) -> bool:
-    """True if the cell's record says that the owner of this claim completed the key."""
+    """True if the record shows that the owner of this claim completed the key."""
     return record is not None and record.done and held_by(record, claim.record.owner, claim.record.fence)

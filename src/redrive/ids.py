@@ -10,7 +10,7 @@ _VARIANT = "89ab"
 
 
 def new_id(now_ms: int) -> str:
-    """Return a new id for the given time: 48 bits of milliseconds, 74 random bits."""
+    """Return a new id made at `now_ms`: 48 bits of milliseconds, 74 random bits."""
     time, r = f"{now_ms & 0xFFFF_FFFF_FFFF:012x}", os.urandom(10).hex()
     return f"{time[:8]}-{time[8:]}-7{r[:3]}-{_VARIANT[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"
 
@@ -30,5 +30,5 @@ def first_and_last(begin: str) -> tuple[str, str] | None:
 
 
 def is_id(text: str) -> bool:
-    """Return whether `text` has the form of `new_id`."""
+    """True if `text` has the form of `new_id`."""
     return _FORM.fullmatch(text) is not None

@@ -18,7 +18,7 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]*\]|(?:[\w.-]|%[0-9A-Fa-f]{2})*)(?::\d{1
 _OPTION = re.compile(r"[A-Za-z_][\w.-]{0,60}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_NESTED_MAX = 4  # levels of nested URLs that are shown
+_NESTED_MAX = 4  # most levels of nested URLs that are shown
 
 
 class UrlParts(NamedTuple):
@@ -33,19 +33,19 @@ class UrlParts(NamedTuple):
 
     @property
     def userinfo(self) -> str:
-        """The user and password, percent-encoded so that every parser reads them alike, with the '@' after them."""
+        """The user and password, percent-encoded so that every parser reads them alike, and the '@' after them."""
         if self.user is None:
             return ""
         return quote(self.user, safe="") + ("" if self.password is None else ":" + quote(self.password, safe="")) + "@"
 
     def options(self) -> list[tuple[str, str]]:
-        """Return the pairs of the query as written."""
+        """Return the pairs of name and value in the query, as written."""
         pairs = (pair.partition("=") for pair in self.query.split("&") if pair)
         return [(name, value) for name, _, value in pairs]
 
 
 def split(url: str, what: str = "store URL") -> UrlParts:
-    """Return the parts of a URL. Raises ConfigError, without its password, if it is ambiguous or invalid."""
+    """Return the parts of a URL. Raises ConfigError, without the password, if the URL is ambiguous or invalid."""
     parts = _read(url)
     if isinstance(parts, UrlParts):
         return parts
@@ -53,7 +53,7 @@ def split(url: str, what: str = "store URL") -> UrlParts:
 
 
 def _read(url: str) -> UrlParts | str:
-    """Return the parts of a URL, or the reason why it is invalid."""
+    """Return the parts of a URL, or why it is invalid."""
     scheme, sep, rest = url.partition("://")
     if not sep or not _SCHEME.fullmatch(scheme):
         return "it has no scheme"
@@ -85,14 +85,14 @@ def _read(url: str) -> UrlParts | str:
 
 
 def _loose(query: str) -> bool:
-    """Return whether the query has an '@' outside of options whose value is a URL, such as
-    `listen=postgresql://app@server`: it may end a password with a raw '@' and '?'."""
+    """True if the query has an '@' outside of options whose value is a URL, such as `listen=postgresql://app@server`:
+    the '@' may end a password that contains a raw '?'."""
     pairs = (pair.partition("=") for pair in query.split("&") if "@" in pair)
     return any(not (_OPTION.fullmatch(name) and _URL.match(value)) for name, _, value in pairs)
 
 
 def _hides_user(authority: str, path: str, query: str) -> bool:
-    """Return whether the authority may have ended early, at a raw '/' or '?' in a password: there is a later '@' that
+    """True if the authority may have ended too early, at a raw '/' or '?' in a password: there is a later '@' that
     belongs to no file's path and no option."""
     if "@" not in path + query or (not authority and "@" not in query):
         return False
@@ -127,7 +127,7 @@ def _without_secrets(url: str, depth: int) -> str:
 
 
 def _scheme_only(url: str) -> str:
-    """Return an invalid URL: unchanged if it cannot have a password, else its scheme."""
+    """Return an invalid URL for display: redacted if it cannot have a password, otherwise only its scheme."""
     scheme, sep, rest = url.partition("://")
     if not sep or not _SCHEME.fullmatch(scheme):
         word, colon, rest = url.partition(":")
@@ -149,5 +149,5 @@ def _option(pair: str, depth: int) -> str:
 
 
 def option_shown(name: str) -> str:
-    """Return the name of an option for an error, unless it may be the rest of a password."""
+    """Return the name of an option for an error; a name that may be the rest of a password is not shown."""
     return repr(name) if _OPTION.fullmatch(name) else "that is none"

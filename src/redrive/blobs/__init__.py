@@ -39,7 +39,7 @@ _EXPECTED = "file:///DIRECTORY, s3://BUCKET/PREFIX"
 
 
 def open_blobs(url: str, place: str) -> Blobs:
-    """The storage at `url`, restricted to the part named `place`. Does no I/O.
+    """Return the storage at `url`, restricted to the part named `place`. Does no I/O.
 
     `file:///srv/blobs` is a directory, by its absolute path; `s3://bucket/prefix?region=eu-central-1` a part of a
     bucket. Raises ConfigError for an unknown URL, or a driver that is not installed.
@@ -48,7 +48,7 @@ def open_blobs(url: str, place: str) -> Blobs:
 
     try:
         parts = urlsplit(url)
-    except ValueError:  # the error's text may quote a password
+    except ValueError:  # the text of the error may quote a password
         raise ConfigError(f"blobs URL {shown(url)!r} cannot be read; known: {_EXPECTED}") from None
     if parts.scheme not in _KNOWN:
         near = near_miss(parts.scheme, _KNOWN)
@@ -66,15 +66,15 @@ def open_blobs(url: str, place: str) -> Blobs:
 
 
 def with_blobs(store: Store, url: str | None = None) -> Store:
-    """The store wrapped in a claim check, if `url` or the settings name a blob storage; otherwise unchanged.
+    """Return the store, wrapped in a claim check if `url` or the settings name a blob storage.
 
-    Raises ConfigError for a URL it does not know.
+    Raises ConfigError for an unknown URL.
     """
     chosen = settings()
     where = url or chosen.blobs
     if where is None or store.large_bodies is not None:
         return store
-    open_blobs(where, "")  # an invalid URL raises now, not with the first large body
+    open_blobs(where, "")  # raise now for an invalid URL, not with the first large body
     if chosen.blob_max < chosen.blob_threshold:
         raise ConfigError(
             f"blob_max is {chosen.blob_max} bytes, and blob_threshold {chosen.blob_threshold}; expected no less than it"
@@ -88,7 +88,7 @@ def with_blobs(store: Store, url: str | None = None) -> Store:
 
 
 def _place(url: str, place: str, box: Any) -> Blobs:
-    """The storage, encrypted if the store is."""
+    """Return the storage at `url`, with encryption if the store has a box."""
     blobs = open_blobs(url, place)
     if box is None:
         return blobs
@@ -107,13 +107,14 @@ def collect(store: Store, older_than_ms: int) -> int:
 
 
 def is_raw(message: Message) -> bool:
-    """True if the message's body was not encoded by redrive. Raises Unreadable for an invalid reference."""
+    """True if redrive did not encode the message's body. Raises Unreadable for an invalid reference."""
     content = message.content
     return (read_reference(message.body).content if content == BLOB else content) == RAW
 
 
 def whole_body(store: Store, message: Message) -> bytes:
-    """The message's body, fetched if it is in a blob. Raises BlobsUnavailable, Unreadable, KeyMissing, Tampered."""
+    """Return the message's body, from its blob if it has one. Raises BlobsUnavailable, Unreadable, KeyMissing,
+    Tampered."""
     if message.content.startswith(SEALED):
         from ..crypto import why_closed
 

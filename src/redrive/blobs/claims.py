@@ -43,17 +43,17 @@ from ..stores.validation import admit as check_drafts
 from ..stores.validation import admit_restored, admit_verdict
 from .place import Blobs, is_key, new_key, owner, written_ms
 
-PLACE_CELL = "redrive:blobs:place"  # holds the name of this store's part of the blob storage
-SWEPT_CELL = "redrive:blobs:swept"  # holds when blobs were last collected, in ms of the store's clock
+PLACE_CELL = "redrive:blobs:place"  # the cell with the name of this store's part of the blob storage
+SWEPT_CELL = "redrive:blobs:swept"  # the cell with the time of the last collection of blobs, in ms of the store's clock
 SWEEP_EVERY_MS = 3_600_000
-LOOKED_UP = 500  # messages looked up per query
+LOOKED_UP = 500  # messages in one look-up
 COMPLAIN_EVERY_S = 60.0
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """The stored body of a message whose original body is in a blob. `content` is the content type of the original.
+    """A stored body that stands for one in a blob. `content` is the content type of the original body.
 
-    A reference does not name a storage: its key refers to a blob of the same message in the same store.
+    A reference does not name a storage: its key is that of a blob of the same message, in the same store.
     """
 
     blob: str
@@ -66,10 +66,10 @@ _encode, _decode = msgspec.json.encode, msgspec.json.Decoder(Reference).decode
 
 
 class ClaimCheck(StoreWrapper):
-    """A wrapper of a store for bodies up to `blob_max` bytes: those over `threshold` go to blob storage.
+    """A wrapper of a store for bodies up to `blob_max` bytes: a body over `threshold` goes to blob storage.
 
-    `open_place` opens the storage, given the name of this store's part. Messages returned by queries carry the
-    reference; `body` fetches the original body.
+    `open_place` opens the storage, given the name of this store's part. A message returned by a query has the reference
+    as its body; `body` reads the original one.
     """
 
     def __init__(self, inner: Store, open_place: Callable[[str], Blobs], *, threshold: int, blob_max: int) -> None:
@@ -86,11 +86,9 @@ class ClaimCheck(StoreWrapper):
         self._complained_s = float("-inf")
         self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process at a named point
 
-    # -- where the blobs are
-
     @property
     def blobs(self) -> Blobs:
-        """This store's blobs. The first use by any process creates their place."""
+        """This store's part of the blob storage. Its first use by any process creates the part."""
         if self._opened is None:
             with self._lock:
                 if self._opened is None:
@@ -98,7 +96,7 @@ class ClaimCheck(StoreWrapper):
         return self._opened
 
     def _named_place(self) -> str | None:
-        """The place that the store itself names, if it cannot store the name or shares its cells with other stores."""
+        """Return the place that the store itself names; None if the name is to be stored in a cell."""
         name = self.blobs_place
         if name is not None:
             self._open_place(name).make()
@@ -109,8 +107,8 @@ class ClaimCheck(StoreWrapper):
         return None if cell is None else cell.value.decode()
 
     def _made_place(self) -> str:
-        """Create a place, then store its name. So if a named place does not exist, its disk is missing: redrive then
-        neither reports damage nor writes blobs elsewhere."""
+        """Create a place, then store its name. So if a place whose name is stored does not exist, its disk is missing:
+        then redrive neither reports damage nor writes blobs elsewhere."""
         name = new_id(self.inner.now_ms())
         self._open_place(name).make()
         try:
@@ -122,10 +120,8 @@ class ClaimCheck(StoreWrapper):
             ) from error
         return self._place() or name
 
-    # -- in
-
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """Like `Store.put`. Also raises BlobsUnavailable; then nothing was put."""
+        """Like `Store.put`. Also raises BlobsUnavailable; then no message was put."""
         deposited = self.deposit(drafts)
         if deposited is drafts:
             return self.inner.put(drafts, swaps=swaps, tx=tx)
@@ -135,17 +131,17 @@ class ClaimCheck(StoreWrapper):
         except (EnqueueError, Conflict, Unsupported):
             self._discard(_deposited_keys(drafts, deposited))
             raise
-        # After another StoreError the messages may or may not be stored: `collect` removes unused blobs.
+        # After any other StoreError the messages may be stored or not: `collect` removes unused blobs.
         refused = [(d, e) for d, e, put in zip(drafts, deposited, puts, strict=True) if put.id != e.id]
         if refused:
             self._discard(_deposited_keys(*zip(*refused, strict=True)))
         return puts
 
     def deposit(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Write large bodies to blobs, durably; returns the drafts to store, or the same object if no body is large.
+        """Write large bodies to blobs, durably; return the drafts to store, or the same object if no body is large.
 
-        A reference under another id, as in the follow-up of a dead message, gets a copy of the blob: every blob belongs
-        to one message. Raises EnqueueError, BlobsUnavailable.
+        A draft with a reference to another message's blob, such as the follow-up of a dead message, gets a copy of the
+        blob: every blob belongs to one message. Raises EnqueueError, BlobsUnavailable.
         """
         if not any(len(draft.body) > self._threshold or draft.content == BLOB for draft in drafts):
             return drafts
@@ -177,7 +173,7 @@ class ClaimCheck(StoreWrapper):
         try:
             reference = read_reference(draft.body)
         except Unreadable:
-            return draft  # the worker reports the missing blob, and the message dies of it
+            return draft  # the worker will report the missing blob, and the message dies of it
         if owner(reference.blob) == draft.id:
             return draft
         key, id = self._key_for(draft)
@@ -193,7 +189,7 @@ class ClaimCheck(StoreWrapper):
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        """Like `Store.exchange`. Also raises BlobsUnavailable; then nothing was settled."""
+        """Like `Store.exchange`. Also raises BlobsUnavailable; then no message was settled or claimed."""
         if any(s.follow_ups for s in settlements):
             settlements = [self._with_deposits(s) if s.follow_ups else s for s in settlements]
         return self.inner.exchange(settlements, asks, swaps=swaps)
@@ -204,14 +200,12 @@ class ClaimCheck(StoreWrapper):
             return settlement
         return replace(settlement, follow_ups=tuple(deposited))
 
-    # -- out
-
     def stored(self) -> Blobs:
-        """The blobs without decryption."""
+        """Return the blobs as stored, without decryption."""
         return self.blobs.stored
 
     def body(self, message: Message) -> bytes:
-        """The message's body, from its blob if it has one, checked by length and digest.
+        """Return the message's body, from its blob if it has one, checked by length and digest.
 
         Raises Unreadable if the blob is missing or damaged or the reference invalid, BlobsUnavailable if the storage
         cannot be read at present.
@@ -235,18 +229,16 @@ class ClaimCheck(StoreWrapper):
         return blob
 
     def complains(self) -> bool:
-        """True if a problem of the storage should be reported now: at most once a minute."""
+        """Return True, at most once a minute, if the caller should report a problem of the storage now."""
         now_s = time.monotonic()
         if now_s - self._complained_s < COMPLAIN_EVERY_S:
             return False
         self._complained_s = now_s
         return True
 
-    # -- gone
-
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """Like `Store.triage`; discarded and replaced messages lose their blobs. Also raises BlobsUnavailable for a
-        Replace; then nothing was changed."""
+        """Like `Store.triage`, and removes the blobs of discarded and replaced messages. Also raises BlobsUnavailable
+        for a Replace; then nothing was changed."""
         if not isinstance(verdict, Discard | Replace):
             return self.inner.triage(handles, verdict, swaps=swaps)
         messages = self.inner.find([handle.id for handle in handles])
@@ -273,7 +265,7 @@ class ClaimCheck(StoreWrapper):
         return done
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """Like `Store.restore`; large bodies go to blobs. Also raises BlobsUnavailable; then nothing was written."""
+        """Like `Store.restore`; large bodies go to blobs. Also raises BlobsUnavailable; nothing was written then."""
         admit_restored(messages, self.traits)
         bodies: dict[str, bytes] = {}
         deposited = [self._split_large(message, bodies) for message in messages]
@@ -298,16 +290,16 @@ class ClaimCheck(StoreWrapper):
         return replace(message, body=deposited.body, content=deposited.content)
 
     def remove(self, settled: Sequence[Message]) -> None:
-        """Remove the blobs of those messages that are no longer stored. Raises StoreError."""
+        """Remove the blobs of these messages, except of those still stored. Raises StoreError."""
         keys = [key for message in settled for key in _keys_of(message)]
         self.failpoint("settled")
         self.blobs.delete(self._orphans(keys))
 
     def collect(self, older_than_ms: int = SWEEP_EVERY_MS) -> int:
-        """Remove every blob that is older than `older_than_ms` and that no message refers to; returns the number
-        removed.
+        """Remove every blob that is older than `older_than_ms` and that no message refers to; return the number of
+        blobs removed.
 
-        A put writes its blob first, so the bound must be longer than any put or transaction takes. Raises StoreError.
+        A put writes its blob first, so `older_than_ms` must exceed any put or transaction. Raises StoreError.
         """
         if not self.traits.finds:
             raise Unsupported(
@@ -324,19 +316,19 @@ class ClaimCheck(StoreWrapper):
         return count
 
     def collect_if_due(self) -> int | None:
-        """Call `collect`, unless a process did within the last hour; None if not called, also if the store cannot list
-        waiting messages. Raises StoreError."""
+        """Call `collect`, unless a process did so within the last hour. Returns its result; None if it was not called,
+        and always on a store that cannot list waiting messages. Raises StoreError."""
         if not self.traits.finds:
             return None
         now_ms, cell = self.inner.now_ms(), self.inner.cells.read([SWEPT_CELL])[0]
         if cell is not None and 0 <= now_ms - decoded(cell, int, 0) < SWEEP_EVERY_MS:
-            return None  # a time in the future was written under a wrong clock
+            return None  # another process has just done it; a time in the future is from a wrong clock
         if not self.inner.cells.swap([Swap(SWEPT_CELL, version_of(cell), str(now_ms).encode())])[0]:
             return None
-        return self.collect()  # after a kill here, the next sweep is in an hour
+        return self.collect()  # if killed here, the next process collects in an hour
 
     def _orphans(self, keys: Sequence[str]) -> list[str]:
-        """Those blobs whose message is gone, or does not refer to the blob."""
+        """Return the keys of blobs whose message is not stored, or does not refer to the blob."""
         owners = list(dict.fromkeys(map(owner, keys)))
         stored: dict[str, Message] = {}
         for at in range(0, len(owners), LOOKED_UP):
@@ -344,7 +336,7 @@ class ClaimCheck(StoreWrapper):
         return [key for key in keys if (m := stored.get(owner(key))) is None or not _may_refer(m, key)]
 
     def _discard(self, keys: Iterable[str]) -> None:
-        """Delete blobs, ignoring errors: `collect` removes the rest."""
+        """Delete these blobs and ignore errors: `collect` removes the rest."""
         keys = list(keys)
         if keys:
             with contextlib.suppress(StoreError):
@@ -352,7 +344,7 @@ class ClaimCheck(StoreWrapper):
 
 
 def read_reference(body: bytes) -> Reference:
-    """Decode a reference. Raises Unreadable."""
+    """Decode a reference to a blob. Raises Unreadable for invalid bytes."""
     try:
         reference = _decode(body)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -372,12 +364,12 @@ def _keys_of(message: Message) -> Iterator[str]:
 
 def _may_refer(message: Message, key: str) -> bool:
     if message.content != BLOB:
-        # An encrypted or unreadable message may refer to any of its blobs.
+        # An encrypted or unreadable message may refer to any blob of its own.
         return message.content in (ABSENT, SEALED + BLOB) or message.damage is not None
     try:
         return read_reference(message.body).blob == key
     except Unreadable:
-        return True  # a person may repair the message, if its blob is kept
+        return True  # if the blob is kept, a person may repair the message
 
 
 def _deposited_keys(drafts: Sequence[Draft], deposited: Sequence[Draft]) -> list[str]:

@@ -12,13 +12,13 @@ from ..message import BLOB, Message
 from ..store import LargeBodies
 from .claims import LOOKED_UP
 
-PENDING_MAX = 10_000  # messages queued for blob removal; the hourly sweep handles more
-LOOK_EVERY_S = 300.0  # how often a worker checks whether the hourly sweep is due
-LAST_REMOVALS_S = 5.0  # how long a stopping worker waits for pending removals
+PENDING_MAX = 10_000  # most messages queued for the removal of their blobs; the hourly sweep finds the others
+LOOK_EVERY_S = 300.0  # seconds between a worker's checks if the hourly sweep is due
+LAST_REMOVALS_S = 5.0  # seconds for which a worker that stops waits for queued removals
 
 
 class Cleaner:
-    """A daemon thread for one worker. `tell(name, text)` reports a notice."""
+    """A daemon thread that removes blobs for one worker. `tell(name, text)` reports a notice."""
 
     def __init__(self, checked: LargeBodies, tell: Callable[[str, str], None]) -> None:
         self._checked, self._tell = checked, tell
@@ -27,13 +27,13 @@ class Cleaner:
         self._thread.start()
 
     def settled(self, messages: Sequence[Message]) -> None:
-        """Queue the blobs of acked messages for removal. Never blocks or raises; the hourly sweep removes the rest."""
+        """Queue the blobs of settled messages for removal. Never blocks or raises; the hourly sweep finds the rest."""
         for message in messages:
             if message.content == BLOB and self._settled.qsize() < PENDING_MAX:
                 self._settled.put(message)
 
     def close(self) -> None:
-        """Remove the pending blobs, for LAST_REMOVALS_S at most."""
+        """Remove the queued blobs and end the thread; waits for LAST_REMOVALS_S at most."""
         self._settled.put(None)
         self._thread.join(LAST_REMOVALS_S)
 

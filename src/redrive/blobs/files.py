@@ -13,12 +13,12 @@ from ..errors import BlobsUnavailable
 from ..files import FOLDER, GROUP_FOLDER, create, read_regular
 from .place import is_key
 
-_PART = ".part"  # suffix of a partial file, which an interrupted put leaves
+_PART = ".part"  # suffix of a file that is being written, which an interrupted put leaves behind
 _NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS)
 
 
 class FileBlobs:
-    """Blobs in `folder`, one file each, named by their key. Many machines may share the disk; with `shared`, also the
+    """Blobs in `folder`, one file for each, named by its key. Many machines may share the disk; with `shared`, also the
     users of a group."""
 
     def __init__(self, folder: Path, *, shared: bool = False) -> None:
@@ -37,16 +37,16 @@ class FileBlobs:
                     if self._shared:
                         path.chmod(GROUP_FOLDER)
                 _sync(path.parent)
-            self.folder.mkdir(exist_ok=True)  # raises if it exists and is not a folder
+            self.folder.mkdir(exist_ok=True)  # raises if a file has this name
 
     def put(self, blobs: Mapping[str, bytes]) -> None:
         with _translate(f"cannot write a blob into {self.folder}"):
             for key, body in blobs.items():
                 self._write(key, body)
-            _sync(self.folder)  # makes the names durable; each file was synced before its rename
+            _sync(self.folder)  # makes the names durable; each file was synced before it got its name
 
     def _write(self, key: str, body: bytes) -> None:
-        """Write a part, then rename it: a named blob is complete. Parts and orphans left by a crash are collected."""
+        """Write a partial file, then rename it: a named blob is complete. `collect` removes what a crash leaves."""
         path = self._path(key)
         part = path.with_name(path.name + _PART)
         try:
@@ -75,14 +75,14 @@ class FileBlobs:
                 return opened.read(min(bytes_max, status.st_size))
 
     def _require_folder(self) -> None:
-        """Raise if the folder is missing: then a disk is not mounted, and no blob counts as lost."""
+        """Raise FileNotFoundError if the folder is missing: its disk may not be mounted, so no blob counts as lost."""
         if not self.folder.is_dir():
             raise FileNotFoundError(errno.ENOENT, "the folder is not there; mount its disk, or make it again")
 
     def copy(self, key: str, to: str) -> bool:
         with _translate(f"cannot copy blob {key} in {self.folder}"):
             try:
-                os.link(self._path(key), self._path(to), follow_symlinks=False)  # deleted with the last name
+                os.link(self._path(key), self._path(to), follow_symlinks=False)  # a file is deleted with its last name
             except FileNotFoundError:
                 self._require_folder()
                 return False
@@ -108,7 +108,7 @@ class FileBlobs:
                     yield key
 
     def _path(self, key: str) -> Path:
-        if not is_key(key):  # checked by callers; the last check before a path is made
+        if not is_key(key):  # callers check it too; this is the last check before a path is made
             raise ValueError(f"{key!r} is not a blob's key")
         return self.folder / key
 

@@ -16,16 +16,16 @@ from ..errors import BlobsUnavailable, ConfigError
 from ..urls import option_shown, shown
 from .place import is_key
 
-AT_ONCE = 8  # concurrent uploads of one put
-DELETES_MAX = 1000  # keys per call
+AT_ONCE = 8  # most concurrent uploads of one put
+DELETES_MAX = 1000  # most keys in one call
 OPTIONS = ("region", "endpoint")
 EXPECTED = "expected s3://BUCKET/PREFIX"
 _ABSENT = ("NoSuchKey", "404")
-_EMPTY = "InvalidRange"  # S3's error for a range of an empty object
+_EMPTY = "InvalidRange"  # S3's error when a range of an empty object is read
 
 
 class S3Blobs:
-    """Blobs in `bucket`, one object each, named by their key after `prefix`.
+    """Blobs in `bucket`, one object for each, named by `prefix` and the blob's key.
 
     An object is written completely or not at all, and is durable when a put returns. The client is made at first use.
     """
@@ -41,11 +41,11 @@ class S3Blobs:
 
     @property
     def _client(self) -> Any:
-        with self._lock:  # boto3 makes only one client at a time
+        with self._lock:  # boto3 must not make two clients at the same time
             return self._one_client
 
     def _name(self, key: str) -> str:
-        if not is_key(key):  # checked by callers; the last check before an object name is made
+        if not is_key(key):  # callers check it too; this is the last check before a name is made
             raise ValueError(f"{key!r} is not a blob's key")
         return self.prefix + key
 
@@ -127,22 +127,22 @@ class S3Blobs:
 
     @contextlib.contextmanager
     def _translate(self, what: str) -> Iterator[None]:
-        """Raise BlobsUnavailable instead of every AWS error, even a missing permission, which may be granted later."""
+        """Raise BlobsUnavailable for every error of AWS, even for a missing permission, which may be granted later."""
         try:
             yield
-        except ConfigError as error:  # no client: no region, or no such profile
+        except ConfigError as error:  # raised without a client: there is no region, or no such profile
             raise BlobsUnavailable(f"{self._place}: {what}: {error}") from error
         except _client_errors() as error:
             raise BlobsUnavailable(str(aws.failure(error, f"{self._place}: {what}"))) from error
 
 
 def _client_errors() -> tuple[type[Exception], ...]:
-    """All exceptions that a call may raise, including those while a body is read."""
+    """Return all exceptions that a call may raise, also while a body is read."""
     return aws.errors() if importlib.util.find_spec("boto3") else (OSError,)
 
 
 def from_url(url: str, parts: SplitResult, place: str) -> S3Blobs:
-    """The blobs of `s3://BUCKET/PREFIX?region=…&endpoint=…`, only the part named `place`. Raises ConfigError."""
+    """Return the part `place` of `s3://BUCKET/PREFIX?region=…&endpoint=…`. Raises ConfigError for an invalid URL."""
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     unknown = sorted(options.keys() - set(OPTIONS))
     if unknown:

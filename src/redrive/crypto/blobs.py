@@ -12,7 +12,7 @@ _NAMES = "blob", ""
 
 
 class SealedBlobs:
-    """`Blobs` that encrypts for `inner`. Blobs written without encryption are read unchanged."""
+    """`Blobs` that encrypts what it writes to `inner`. Blobs written without encryption are read as they are."""
 
     def __init__(self, blobs: Any, box: Box) -> None:
         self.inner, self._box = blobs, box
@@ -28,14 +28,14 @@ class SealedBlobs:
         self.inner.put({key: self._box.seal(body, *_NAMES, key, "") for key, body in blobs.items()})
 
     def get(self, key: str, bytes_max: int) -> bytes | None:
-        """Like `Blobs.get`. Also raises KeyMissing, Tampered."""
+        """Like `Blobs.get`, but decrypts the blob. Also raises KeyMissing, Tampered."""
         blob: bytes | None = self.inner.get(key, bytes_max + OVERHEAD)
         if blob is None or not blob.startswith(MAGIC):
             return None if blob is None else blob[:bytes_max]
         return self._box.open(blob, *_NAMES, key, "")
 
     def copy(self, key: str, to: str) -> bool:
-        """Decrypt and encrypt again, since a ciphertext is bound to its own blob."""
+        """Like `Blobs.copy`: decrypts the blob and encrypts it for `to`, since a ciphertext is bound to its blob."""
         blob = self.get(key, 2**62)
         if blob is not None:
             self.put({to: blob})

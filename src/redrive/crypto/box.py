@@ -23,17 +23,17 @@ from .keys import Encrypt, Key
 
 AES_256_GCM, CHACHA20_POLY1305 = 1, 2
 ALGORITHMS = {"aes-256-gcm": AES_256_GCM, "chacha20-poly1305": CHACHA20_POLY1305}
-OVERHEAD = 1280  # most bytes that an envelope adds, with the longest id
-WRITE_AGAIN_S = 60.0  # how often a key function is asked for the writing key
-MISSING_FOR_S = 10.0  # how long a failed request for a key is not repeated
-SEALS_MAX = 2**31  # encryptions with one derived key
-CIPHERS_MAX = 4096  # ciphers cached for reading
+OVERHEAD = 1280  # most bytes that an envelope adds to the data, with the longest id of a key
+WRITE_AGAIN_S = 60.0  # seconds after which a key function is asked again for the writing key
+MISSING_FOR_S = 10.0  # seconds for which a key that could not be had is not asked for again
+SEALS_MAX = 2**31  # most encryptions with one derived key
+CIPHERS_MAX = 4096  # most ciphers cached for reading
 _CHECK, _SALT, _NONCE, _TAG = 4, 16, 12, 16
 _names = msgspec.json.Encoder().encode
 
 
 class Envelope(NamedTuple):
-    """The parts of an envelope."""
+    """The parts of an envelope, in their order."""
 
     algorithm: int
     key: str
@@ -54,10 +54,10 @@ class _Writer(NamedTuple):
 
 
 class Box:
-    """Seals with the writing key, opens with the key named in the envelope. Thread-safe.
+    """Seals bytes with the writing key, and opens envelopes with the key that they name. Thread-safe.
 
-    `keys` is called with None for the writing key, with an id for another. An exception from it on reading counts as a
-    key that is unavailable for now.
+    `keys` is called with None for the writing key, and with an id for that key. If it raises when a key is needed for
+    reading, the key counts as unavailable for now.
     """
 
     def __init__(self, keys: Encrypt, algorithm: str = "aes-256-gcm") -> None:
@@ -66,27 +66,27 @@ class Box:
         if algorithm not in ALGORITHMS:
             raise ConfigError(f"algorithm={algorithm!r}: expected one of {', '.join(ALGORITHMS)}")
         self._algorithm, self.keys = ALGORITHMS[algorithm], keys
-        _cipher(self._algorithm, bytes(32))  # raises now if the driver is not installed
+        _cipher(self._algorithm, bytes(32))  # raise now if the library is not installed
         self._writing: _Writer | None = None
         self._sealed = 0
         self._ciphers: dict[tuple[str, int, bytes, bytes], Any] = {}
         self._missing: dict[str, tuple[float, str]] = {}
 
     def digest(self, data: bytes, length: int) -> bytes:
-        """A keyed hash, which does not reveal the data without the key, then four bytes that identify the key. Raises
-        StoreUnavailable if no key is available."""
+        """Return a keyed hash, which does not reveal the data without the key, then four bytes that identify the key.
+        Raises StoreUnavailable if no writing key is available."""
         writing = self._writer()
         return blake2b(data, digest_size=length, key=writing.digest_key).digest() + writing.check
 
     def seal(self, data: bytes, purpose: str, content: str, id: str, task: str) -> bytes:
-        """The envelope of these bytes. Raises StoreUnavailable if no writing key is available."""
+        """Return the envelope of these bytes. Raises StoreUnavailable if no writing key is available."""
         self._sealed += 1
         writing = self._writer()
         header, nonce = writing.header, os.urandom(_NONCE)
         return header + nonce + writing.encrypt(nonce, data, header + _names((purpose, content, id, task)))  # type: ignore[no-any-return]
 
     def open(self, sealed: bytes, purpose: str, content: str, id: str, task: str) -> bytes:
-        """The bytes in an envelope. Raises KeyMissing, or Tampered if not sealed for these arguments."""
+        """Return the bytes in an envelope. Raises KeyMissing; Tampered if changed or sealed for other arguments."""
         from cryptography.exceptions import InvalidTag
 
         envelope = parse_envelope(sealed)
@@ -160,7 +160,7 @@ class Box:
         raise KeyMissing(why)
 
     def writes(self) -> str | None:
-        """The id of the current writing key; None if none is available."""
+        """Return the id of the current writing key; None if no writing key is available."""
         try:
             key = self.keys(None)
         except Exception:
@@ -176,7 +176,7 @@ class Box:
 
 
 def parse_envelope(sealed: bytes) -> Envelope:
-    """Parse an envelope. Raises Tampered for anything else."""
+    """Parse an envelope. Raises Tampered for any other bytes."""
     at = 7 + int.from_bytes(sealed[5:7], "big")
     end = at + _CHECK + _SALT
     algorithm = sealed[4] if len(sealed) > 4 else 0
@@ -190,7 +190,7 @@ def parse_envelope(sealed: bytes) -> Envelope:
 
 
 def key_of(sealed: bytes) -> str | None:
-    """The id of the key that encrypted these bytes (the first ones are enough); None if they are not encrypted."""
+    """Return the id of the key that encrypted these bytes (the first ones suffice); None if they are not encrypted."""
     if not sealed.startswith(MAGIC) or len(sealed) < 7:
         return None
     return sealed[7 : 7 + int.from_bytes(sealed[5:7], "big")].decode("ascii", errors="replace")
@@ -212,5 +212,5 @@ def _derive(key: Key, salt: bytes, info: bytes) -> bytes:
 
 
 def _check(key: Key) -> bytes:
-    """A check value stored in the envelope: shows whether decryption fails by a wrong key or by changed bytes."""
+    """Return the value that identifies a key in its envelopes: if it fits, bytes that do not open were changed."""
     return _derive(key, b"", b"check" + key.id.encode())[:_CHECK]

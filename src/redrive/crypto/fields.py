@@ -20,13 +20,13 @@ from ..message import ENVELOPE as MAGIC
 from ..message import SEALED, Draft, Message
 from .box import Box, key_of
 
-TEXT = "sealed:"  # prefix of an encrypted text; an envelope in base64 follows
+TEXT = "sealed:"  # prefix of an encrypted text, before an envelope in base64
 _OWN_ERRORS = {f"{error.__module__}.{error.__qualname__}" for error in (KeyMissing, Tampered)}
 ERROR_HEADER = "redrive-dead-error"
 
 
 def sealed_draft(box: Box, draft: Draft, now_ms: Callable[[], int]) -> Draft:
-    """Encrypt a draft for the store, giving it an id if it has none. A body that is still encrypted is kept."""
+    """Encrypt a draft for the store; one without an id gets one. A body that is already encrypted is kept."""
     id = draft.id or new_id(now_ms())
     headers = _header_sealed(box, draft.headers, id, draft.task)
     if draft.content.startswith(SEALED):
@@ -42,7 +42,7 @@ def _header_sealed(box: Box, headers: Mapping[str, str] | None, id: str, task: s
 
 
 def sealed_message(box: Box, message: Message) -> Message:
-    """Encrypt a message for `restore`. Encrypted parts stay unchanged."""
+    """Encrypt a message for `restore`. Parts that are already encrypted are kept."""
     content, body = message.content, message.body
     if not content.startswith(SEALED):
         body, content = box.seal(body, "body", content, message.id, message.task), SEALED + content
@@ -57,8 +57,8 @@ def sealed_message(box: Box, message: Message) -> Message:
 
 
 def sealed_fault(box: Box, fault: Fault, id: str, task: str) -> Fault:
-    """Encrypt a fault's text and traceback. The text of a crash, and a fault about a message that cannot be decrypted,
-    have no data of the message and stay unchanged."""
+    """Encrypt the text and traceback of a fault of this message. The text of a crash, and a fault that reports a failed
+    decryption, contain no data of the message and are kept."""
     if fault.error in _OWN_ERRORS:
         return fault
     text, traceback = "" if fault.crash is not None else fault.text, fault.traceback
@@ -73,11 +73,8 @@ def _text(box: Box, text: str, purpose: str, id: str, task: str) -> str:
     return TEXT + base64.b64encode(box.seal(text.encode(), purpose, "", id, task)).decode()
 
 
-# -- opened
-
-
 def open_message(box: Box, message: Message) -> Message:
-    """Decrypt a message. Parts that cannot be decrypted stay encrypted."""
+    """Return the message decrypted. Parts that cannot be decrypted stay encrypted."""
     id, task, content, body = message.id, message.task, message.content, message.body
     if content.startswith(SEALED):
         inner = content.removeprefix(SEALED)
@@ -123,14 +120,11 @@ def opened_text(box: Box, text: str, purpose: str, id: str, task: str) -> str:
 
 
 def open_or_raise(box: Box, message: Message) -> None:
-    """Decrypt body and checkpoint. Raises KeyMissing or Tampered if either cannot be decrypted."""
+    """Raise KeyMissing or Tampered if the message's body or checkpoint cannot be decrypted."""
     if message.content.startswith(SEALED):
         box.open(message.body, "body", message.content.removeprefix(SEALED), message.id, message.task)
     if message.progress is not None and message.progress.startswith(MAGIC):
         box.open(message.progress, "checkpoint", "", message.id, message.task)
-
-
-# -- which keys
 
 
 def keys_in(message: Message) -> Iterator[tuple[str, str]]:
@@ -147,7 +141,7 @@ def keys_in(message: Message) -> Iterator[tuple[str, str]]:
 
 
 def key_of_text(text: str) -> str | None:
-    """The id of the key that a text is encrypted with; None for a plain text."""
+    """Return the id of the key that a text is encrypted with; None for a plain text."""
     try:
         return key_of(_envelope(text)) if text.startswith(TEXT) else None
     except ValueError:
@@ -155,7 +149,7 @@ def key_of_text(text: str) -> str | None:
 
 
 def shown_text(text: str) -> str:
-    """A text for display; an encrypted one is replaced by a note with its key."""
+    """Return a text for display: unchanged, or for an encrypted one a note with its key."""
     key = key_of_text(text)
     return text if key is None else f"[encrypted with key {key}]"
 

@@ -13,13 +13,13 @@ from ..errors import ConfigError
 
 VARIABLE = "REDRIVE_KEYS"
 SECRET_BYTES = 32
-ID_MAX = 1024  # long enough for a data key encrypted by a key service
+ID_MAX = 1024  # long enough for an id that is a data key, encrypted by a key service
 _ID = re.compile(rf"[!-~]{{1,{ID_MAX}}}")  # printable ASCII without spaces
 _EXPECTED = f"expected {VARIABLE}=ID:KEY[,ID:KEY…], each KEY 32 bytes in base64; the first one writes"
 
 
 class Key:
-    """A key of 256 bits, and the id that envelopes name it by. Its secret is never printed.
+    """A key of 256 bits, and the id by which envelopes name the key. The secret is never printed.
 
     Raises ConfigError unless the id is 1 to 1,024 printable ASCII characters and the secret exactly 32 bytes.
     """
@@ -45,7 +45,7 @@ KeyFunction = Callable[[str | None], "Key | None"]
 
 
 class Keys:
-    """The keys of a process. All of them decrypt; `write` names the one that encrypts (default: the first).
+    """The keys of a process. All of them decrypt; `write` is the id of the one that encrypts (default: the first).
 
     >>> keys = Keys({"2026-11": bytes(32), "2026-05": bytes(range(32))})
     >>> keys
@@ -62,9 +62,9 @@ class Keys:
 
     @classmethod
     def from_env(cls, variable: str = VARIABLE) -> Keys:
-        """The keys in an environment variable: `ID:KEY,ID:KEY`; the first one encrypts. `redrive keys new` makes one.
+        """Return the keys in a variable: `ID:KEY,ID:KEY`; the first one encrypts. `redrive keys new` makes one.
 
-        Raises ConfigError if it is unset or invalid, without showing any part of a key.
+        Raises ConfigError if the variable is unset or invalid, without showing any part of a key.
         """
         text = os.environ.get(variable, "")
         if not text.strip():
@@ -86,7 +86,7 @@ class Keys:
         return cls(secrets)
 
     def __call__(self, id: str | None) -> Key | None:
-        """Return the key with that id, None for an unknown id. For None, return the key that encrypts."""
+        """Return the key with that id, or None for an unknown id. If `id` is None, return the key that encrypts."""
         return self._keys.get(self.write if id is None else id)
 
     @property
@@ -101,5 +101,5 @@ Encrypt = Keys | KeyFunction
 
 
 def new_secret() -> str:
-    """A new random key, in the form that `from_env` reads."""
+    """Return a new random key, in the form that `from_env` reads."""
     return base64.urlsafe_b64encode(os.urandom(SECRET_BYTES)).decode().rstrip("=")

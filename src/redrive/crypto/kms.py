@@ -11,7 +11,7 @@ from .keys import Key
 
 PREFIX = "kms:"
 NEW_EVERY_S = 3600.0
-KEPT = 1000  # cached data keys
+KEPT = 1000  # most data keys cached
 
 
 class KmsKeys:

@@ -15,7 +15,7 @@ PARTS = ("bodies", "results", "checkpoints", "texts", "blobs")
 
 
 class Use(Struct, frozen=True):
-    """The number of stored parts that a key encrypts, by kind. `writes`: for new data; `here`: in this process."""
+    """How many stored parts a key encrypts, by kind. `writes`: it encrypts new data; `here`: this process has it."""
 
     key: str
     writes: bool
@@ -28,9 +28,9 @@ class Use(Struct, frozen=True):
 
 
 def key_uses(store: Store) -> tuple[list[Use], list[str]]:
-    """The uses of each key, including the keys of this process, and the parts that could not be read, in words.
+    """Return the uses of each key, including the keys of this process, and in words which parts could not be read.
 
-    Reads every message and blob: it takes a while on a large store. Raises StoreError.
+    Reads every message and blob, which takes a while on a large store. Raises StoreError.
     """
     counts: dict[str, dict[str, int]] = {}
     unseen = _of_messages(store, counts) + _of_blobs(store, counts)
@@ -48,7 +48,7 @@ def key_uses(store: Store) -> tuple[list[Use], list[str]]:
 
 
 def _of_messages(store: Store, counts: dict[str, dict[str, int]]) -> list[str]:
-    store = store.engine  # the engine returns messages undecrypted
+    store = store.engine  # the engine returns messages as stored
     unseen = []
     for lane in [None] if store.traits.finds else list(Lane):
         try:

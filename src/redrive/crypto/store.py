@@ -46,7 +46,7 @@ from .fields import (
 
 
 class MessageReceipt(Receipt):
-    """A receipt with the id and task of its message, to which the ciphertexts of the settlement are bound."""
+    """A receipt with the id and task of the claimed message, to which the ciphertexts of its settlement are bound."""
 
     id: str
     task: str
@@ -62,17 +62,15 @@ def with_message(receipt: Receipt, id: str, task: str) -> MessageReceipt:
 
 
 class Sealed(StoreWrapper):
-    """A store wrapper that encrypts every payload."""
+    """A wrapper of a store that encrypts every payload before the store gets it."""
 
     def __init__(self, inner: Store, box: Box) -> None:
         super().__init__(inner)
         self.box = box
         self.traits = _smaller(inner.traits)
 
-    # -- in
-
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """Like `Store.put`. Raises StoreUnavailable if no key is available; then nothing was put."""
+        """Like `Store.put`. Raises StoreUnavailable if no key is available; then no message was put."""
         return self.inner.put(self._seal(drafts), swaps=swaps, tx=tx)
 
     def _seal(self, drafts: Sequence[Draft]) -> list[Draft]:
@@ -85,7 +83,7 @@ class Sealed(StoreWrapper):
     def exchange(
         self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], *, swaps: Sequence[Swap] = ()
     ) -> Exchange:
-        """Like `Store.exchange`. Raises StoreUnavailable if no key is available; then nothing was settled."""
+        """Like `Store.exchange`. Raises StoreUnavailable if no key is available; then nothing was exchanged."""
         sealed = [self._settling(s) if s.fault or s.result is not None or s.follow_ups else s for s in settlements]
         result = self.inner.exchange(sealed, asks, swaps=swaps)
         if not result.deliveries:
@@ -102,7 +100,7 @@ class Sealed(StoreWrapper):
         )
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
-        """Like `Store.checkpoint`. Raises StoreUnavailable if no key is available."""
+        """Like `Store.checkpoint`, for the encrypted state. Raises StoreUnavailable if no key is available."""
         return self.inner.checkpoint(receipt, self.box.seal(state, "checkpoint", "", *_message_of(receipt)))
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
@@ -111,10 +109,8 @@ class Sealed(StoreWrapper):
         return self.inner.triage(handles, verdict, swaps=swaps)
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        """Like `Store.restore`; messages that were exported encrypted are written unchanged."""
+        """Like `Store.restore`; parts of messages that are already encrypted are written unchanged."""
         return self.inner.restore([sealed_message(self.box, message) for message in messages], swaps=swaps)
-
-    # -- out
 
     def _open(self, delivery: Delivery) -> Delivery:
         message = open_message(self.box, delivery.message)
@@ -139,7 +135,7 @@ class Sealed(StoreWrapper):
 
     def _group(self, group: FailureGroup) -> FailureGroup:
         text = opened_text(self.box, group.text, "text", group.sample_id, group.task)
-        if text.startswith(TEXT):  # the text is of another message of the group than the sample
+        if text.startswith(TEXT):  # the text is encrypted for another message of the group
             sample = self.find([group.sample_id])[0]
             faults = () if sample is None else reversed(sample.faults)
             text = next((fault.text for fault in faults if fault.fingerprint == group.fingerprint), text)
@@ -147,24 +143,24 @@ class Sealed(StoreWrapper):
 
 
 def _message_of(receipt: Receipt) -> tuple[str, str]:
-    """The id and task of the claimed message. A receipt of another origin has none, and is stale."""
+    """Return the id and task of the claimed message; empty for a receipt from elsewhere, which is stale."""
     return (receipt.id, receipt.task) if isinstance(receipt, MessageReceipt) else ("", "")
 
 
 def _smaller(traits: Traits) -> Traits:
-    """The traits, with limits reduced by the size of an envelope."""
+    """Return the traits with limits that are lower by the size of an envelope."""
     kept = traits.kept_bytes_max
     kept_max = None if kept is None else kept - OVERHEAD
     return replace(traits, body_bytes_max=traits.body_bytes_max - OVERHEAD, kept_bytes_max=kept_max)
 
 
 def sealed_by(store: Store, box: Box) -> Store:
-    """Wrap the store in encryption."""
+    """Return the store wrapped in encryption by `box`."""
     return Sealed(store, box)
 
 
 def why_closed(store: Store, message: Message) -> Unreadable:
-    """The reason why a message is still encrypted: KeyMissing or Tampered."""
+    """Return why a message is still encrypted, as KeyMissing or Tampered."""
     box = store.box
     if box is None:
         return KeyMissing("it is encrypted, and no keys are given here: App(…, encrypt=Keys.from_env())")
@@ -172,4 +168,4 @@ def why_closed(store: Store, message: Message) -> Unreadable:
         open_or_raise(box, message)
     except Unreadable as error:
         return error
-    return KeyMissing("its key has come just now")  # the key has arrived since the claim: the next claim decrypts
+    return KeyMissing("its key has come just now")  # the key arrived after the claim: the next claim decrypts

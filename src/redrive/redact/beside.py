@@ -9,12 +9,12 @@ from .names import telling
 from .plain import METAVAR, PATH, PROSE, PROSE_BEFORE_WORDS, is_message, is_said_already
 
 QUOTE = r"(?:\\{0,7}[\"'`]|&(?:quot|apos|#3[49]|#x2[27]);|%(?:25){0,3}2[27]|\\{1,4}u002[27])"
-QUOTED_MAX = 65_536  # characters of a quoted value; of a longer one the rest of its line is hidden
+QUOTED_MAX = 65_536  # most characters of a quoted value; of a longer value the rest of its line is hidden
 _CLOSING = {q: re.compile(rf"(?:[^\\{q}]|\\.){{0,{QUOTED_MAX}}}+", re.S) for q in "\"'`"}
 _BARE = re.compile(r"[^\s\"'`,;<>]++")
 _OPENING = re.compile(QUOTE, re.I)
 
-NEXT = r"[ \t]{0,8}(?:\\{1,7}(?:\r?\n|[ \t])|\\{2,8}n)[ \t]{0,64}"  # a line continuation, also as repr writes it
+NEXT = r"[ \t]{0,8}(?:\\{1,7}(?:\r?\n|[ \t])|\\{2,8}n)[ \t]{0,64}"  # a line continuation, also as printed by repr
 _FLAG = re.compile(
     rf"(?P<list>{QUOTE}\s{{0,4}},)?(?:{NEXT}|[ \t]{{1,8}})(?P<quote>{QUOTE})?(?P<value>[^\s\"'`\\,\]]++)", re.I
 )
@@ -33,15 +33,15 @@ _ELEMENT_BEGIN = re.compile(r"(?:<|&lt;)(?:[\w-]{1,32}:)?\Z")
 _SPACED = re.compile(r"[ \t]{1,4}(?P<quote>\\{0,7}[\"'`])?(?P<value>[^\s\"'`\\]++)")
 _SPACED_BEGIN = re.compile(r"(?:\blogin\s{1,4}\S{1,100}\s{1,4}|\bENV\s{1,4}|\bset\s{1,4}-\w{1,4}\s{1,4})\Z", re.I)
 _SAID = re.compile(r"[ \t]{1,4}(?:is|was|were|are)[ \t]{1,4}(?P<quote>[\"'`])?(?P<value>[^\s\"'`]++)", re.I)
-# Values that are not words. The alternative for long values is first, since the last one is quadratic in length.
+# Values that are not words. The alternative for long values is first, since the last one takes quadratic time.
 _DRAWN = re.compile(r"\S{16,}+|(?=\S*\d)(?=\S*[^\W\d])\S{6,}|\S*[a-z]\S*[A-Z]\S{4,}")
-_NEAR = 64  # characters before a name that are examined
+_NEAR = 64  # characters before a name that are searched
 
 Span = tuple[int, int]
 
 
 def closing(text: str, quote: str, begin: int) -> int:
-    """Return the end of a value in quotes: the closing quote, or else the end of the line."""
+    """Return where a value in quotes ends: at the closing quote, or else at the end of the line."""
     if len(quote) == 1:
         match = _CLOSING[quote].match(text, begin)
         end = match.end() if match else begin
@@ -56,14 +56,14 @@ def closing(text: str, quote: str, begin: int) -> int:
 
 
 class NameContext:
-    """A name of a secret in a text, and its surroundings."""
+    """The name of a secret in a text, and the text around the name."""
 
     def __init__(self, text: str, name: str, word: str, begin: int, end: int, *, in_code: bool) -> None:
         self.text, self.name, self.word, self.begin, self.end, self.in_code = text, name, word, begin, end, in_code
         self.near = text[max(0, begin - _NEAR) : begin]
 
     def secret(self) -> Span | None:
-        """Return the span of the secret, or None."""
+        """Return the span of the secret that the name announces, or None."""
         if self.name.startswith("-") and (span := self._flag()):
             return span
         if (value := _VALUE.match(self.text, self.end)) and _VALUE_BEGIN.search(self.near):
@@ -77,7 +77,7 @@ class NameContext:
         return self._after_space() or self._in_prose()
 
     def _flag(self) -> Span | None:
-        """Match `--password abc`, and `'--password', 'abc'` in a list."""
+        """Return the span of `abc` in `--password abc`, and in the list `'--password', 'abc'`."""
         match = _FLAG.match(self.text, self.end)
         if match is None or (match["list"] and not match["quote"]):
             return None
@@ -108,7 +108,7 @@ class NameContext:
         return match.span() if match and not is_said_already(match[0]) else None
 
     def _after_space(self) -> Span | None:
-        """Match `PASSWORD 'abc'` (SQL), `requirepass abc` (Redis), `password abc` (.netrc), `ENV TOKEN abc`."""
+        """Return the span of `abc` in `PASSWORD 'abc'` (SQL), `requirepass abc` (Redis), `password abc` (.netrc)."""
         match = _SPACED.match(self.text, self.end)
         if match is None or self.in_code:
             return None
@@ -121,7 +121,7 @@ class NameContext:
         return (begin, end) if quoted and (self.name == "PASSWORD" or spoken) else None
 
     def _in_prose(self) -> Span | None:
-        """Match `the password was 'abc'`, `token is a1b2c3`: without quotes, only a value that is not a word."""
+        """Return the span of `abc` in `the password was 'abc'`, and of a value without quotes if it is not a word."""
         match = None if self.in_code else _SAID.match(self.text, self.end)
         if match is None:
             return None

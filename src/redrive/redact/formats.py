@@ -12,12 +12,12 @@ from functools import cache
 
 HIDDEN = "***"
 
-# The start of a token: also after an escape of JSON or a URL, whose last character could be part of the token.
+# Matches where a token may begin: also after an escape of JSON or a URL, whose last character could belong to a token.
 _BEGIN = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
 _BEGIN_RUN = r"(?:(?<![\w-])|(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})|(?<=%[0-9A-Fa-f]{2}))"
 _END = r"(?![A-Za-z0-9])"
 
-# A substring that the lower-case text must contain for the expression to be tried, then the expression.
+# A substring that the text in lower case must contain for the expression to be tried, and the expression.
 _FORMATS: tuple[tuple[str, str], ...] = (
     # AWS: access key ids, Bedrock keys
     *((word, rf"{_BEGIN}{word.upper()}[A-Z0-9]{{16}}{_END}") for word in ("akia", "asia", "abia", "acca")),
@@ -124,8 +124,8 @@ _FORMATS: tuple[tuple[str, str], ...] = (
     # Telegram bots (Discord's are below)
     (":aa", rf"{_BEGIN}\d{{6,16}}:AA[\w-]{{30,}}+"),
 )  # fmt: skip
-_form = cache(re.compile)  # compiled at first use, as compiling all takes long
-_LONG = re.compile(r"[\w.+/=~:-]{20}")  # no token is shorter, so other texts are skipped
+_form = cache(re.compile)  # compiled at first use: compiling all of them takes long
+_LONG = re.compile(r"[\w.+/=~:-]{20}")  # no token is shorter, so texts without a match are skipped
 
 _DISCORD = rf"{_BEGIN_RUN}[MNO][\w-]{{23,27}}\.[\w-]{{6}}\.[\w-]{{27,}}+"
 _DISCORD_END = re.compile(r"\.[\w-]{6}\.[\w-]{27}")
@@ -136,7 +136,7 @@ _PUTTY = r"(Private-Lines: \d{1,6}\s+)(?!\*\*\*)(?:[A-Za-z0-9+/=]++\s*+)++"
 
 
 def hide_formats(text: str, low: str) -> str:
-    """Hide the secrets with a known form; `low` is the text in lower case."""
+    """Return the text without secrets of a known format; `low` is the text in lower case."""
     if "-----begin" in low and "private key" in low:
         text = _hide_keys(text)
     if "private-lines" in low:
@@ -152,7 +152,7 @@ def hide_formats(text: str, low: str) -> str:
 
 
 def _hide_keys(text: str) -> str:
-    """Remove the contents of private keys in PEM, including truncated ones."""
+    """Hide the contents of private keys in PEM, including truncated keys."""
     parts, at, ends = [], 0, True
     for begin in _form(_KEY_BEGIN).finditer(text):
         if begin.start() < at:

@@ -19,10 +19,10 @@ from .plain import CALL, COUNT, PATH, PROSE, begins_prose, is_message, is_said_a
 from .schemes import COOKIES, CREDENTIAL, PARAMETERS, SCHEME
 
 _NAME = re.compile(rf"(?:{WORDS}|pass|auth)s?")
-_BEFORE = re.compile(r"[\w.$-]*\Z")  # the part of the name to the left
+_BEFORE = re.compile(r"[\w.$-]*\Z")  # matches the part of the name on the left of the word
 _BEFORE_MAX = 64
-_NUMBER = re.compile(r"[_-]?\d{0,2}(?![\w-])")  # optional number after a name: password2, token_1
-# After a name: its closing quote, the bracket of `env["TOKEN"]`, the sign, and the line break of a YAML block.
+_NUMBER = re.compile(r"[_-]?\d{0,2}(?![\w-])")  # an optional number after a name: password2, token_1
+# Matches what may follow a name: its quote, the bracket of `env["TOKEN"]`, the sign, a YAML block's line break.
 _SIGN = re.compile(
     rf"(?P<closing>{QUOTE})?\]?(?:[ ](?:provided|used|given|was|is))?[ \t]{{0,8}}"
     r"(?P<sign>=>|:=|=(?!=)|:(?![:=/])|%(?:25){0,3}3[ad]|&#(?:61|x3d|58|x3a);)[ \t]{0,8}"
@@ -30,21 +30,21 @@ _SIGN = re.compile(
     rf"(?:{NEXT})?",
     re.I,
 )
-# Syntax around a value: b"…", SecretStr('…'), Some("…"), string(7) "…", ["…"].
+# Matches syntax before a value: b"…", SecretStr('…'), Some("…"), string(7) "…", ["…"].
 _AROUND = re.compile(
     rf"string\(\d{{1,6}}\) (?=\")|[A-Z]\w{{0,31}}\((?={QUOTE})|[bBuUrRfF]{{1,2}}(?=[\"'])"
     rf"|(?P<list>\[\s{{0,8}})(?={QUOTE})"
 )
 _OPENING = re.compile(QUOTE, re.I)
 _LIST_MAX = 8192
-# A bare value continues over a comma or bracket, unless a space, a quote or another `name=` follows.
+# Matches a bare value. It continues over a comma or bracket, unless a space, a quote or another `name=` follows.
 _BARE = re.compile(
     r"(?:[^\s\"'`&,;)}\]<>|\\]|\\(?![nrt\"'`]|u002[27])|<(?![/!])[^<>\s]{1,200}>"
     r"|[&,;)}\]|](?![\s\"'`{(\[<]|\Z|[\w.%$-]{1,64}\s{0,3}[=:]|\\[nrt\"']|amp;|quot;|#\d))++"
 )
-# The words of a passphrase, which fill the rest of the line.
+# Matches the words of a passphrase, which fill the rest of the line.
 _PHRASE = re.compile(r"[a-z]{2,12}(?:[ -][a-z]{2,12}){2,24}(?=[\"'`]|[ \t]*$)", re.M)
-_ENCODED_BARE = tuple(  # indexed by the number of encodings
+_ENCODED_BARE = tuple(  # by the number of percent-encodings around the value
     re.compile(rf"(?:(?!%{more}(?:26|2c|0a|0d|20|2[27]|3b))[^\s\"'`&,;)}}\]<>\\])++", re.I)
     for more in ("25" * level for level in range(4))
 )
@@ -54,7 +54,7 @@ _FIELD = re.compile(  # {"session": "a1b2c3d4"}
     re.I,
 )
 _FIELD_WORDS = ("session", "sig", "bearer", "csrf", "xsrf", "dsn", "iban", "card")
-_WITHIN = ("pass", "auth", "otp", "otps", "cvc", "cvv", "jwt")  # short words that other words contain
+_WITHIN = ("pass", "auth", "otp", "otps", "cvc", "cvv", "jwt")  # short words that are also part of other words
 _PASSWORDS = ("pass", "pwd", "secret", "api", "access", "private", "conn", "require", "master")
 _WEAK = ("jwt", "otp", "cv", "cookie", "sess", "credential", "connect.sid")
 _ASKED = re.compile(r"(?:unexpected|unrecogni[sz]ed|unknown|lookahead|offending|illegal|next|current|stray)[ \t]\Z")
@@ -65,14 +65,14 @@ _TWO_WORDS = re.compile(r"[a-z]+(?:_[a-z]+)+")
 
 
 class SecretSpan(NamedTuple):
-    """The span of text to hide."""
+    """The span of a secret in a text."""
 
     begin: int
     end: int
 
 
 def hide_named(text: str, low: str) -> str:
-    """Hide the values of secrets' names; `low` is the text in lower case, of the same length."""
+    """Hide the values after names of secrets; `low` is the text in lower case, of the same length."""
     code = _Code(text)
     parts: list[str] = []
     at = 0
@@ -92,7 +92,7 @@ def _hide_field(match: re.Match[str]) -> str:
 
 
 class _Code:
-    """The spans of source lines in a text, where a value without quotes is an expression."""
+    """The spans of source lines in a text: in these, a value without quotes is an expression."""
 
     def __init__(self, text: str) -> None:
         lines = [match.span(1) for match in _FRAME.finditer(text)] if '", line ' in text else []
@@ -104,7 +104,8 @@ class _Code:
 
 
 class _SecretName:
-    """A secret's name in a text: the word that marks it, the name that ends with the word, and its surroundings."""
+    """A secret's name in a text: the word that marks it, the whole name, which ends with the word, and the text
+    around."""
 
     def __init__(self, text: str, low: str, begin: int, end: int, code: _Code) -> None:
         self.text, self.low, self.word, self.word_at = text, low, low[begin:end], begin
@@ -116,7 +117,7 @@ class _SecretName:
         self.in_code = self.begin in code
 
     def secret(self) -> SecretSpan | None:
-        """Return the span that is a secret by this name, or None."""
+        """Return the span of the secret that follows the name, or None."""
         if self.end < 0 or (self.word in _WITHIN and self.text[self.begin : self.word_at][-1:].isalpha()):
             return None
         if self._in_arn():
@@ -157,10 +158,8 @@ class _SecretName:
             return SecretSpan(*cookies.span())
         return self._bare(at, sign)
 
-    # -- in quotes
-
     def _closes(self, quote: re.Match[str]) -> bool:
-        """True if this quote ends the string that contains the name, as in `input('Password: ')`."""
+        """True if this quote closes the string that contains the name, as in `input('Password: ')`."""
         if quote.end() < len(self.text) and self.text[quote.end()] not in " ,;:)]}+%\r\n":
             return False
         begin = max(0, self.begin - 256)
@@ -168,7 +167,7 @@ class _SecretName:
         return self.text.count(quote[0], begin, self.begin) % 2 == 1
 
     def _in_quotes(self, opening: re.Match[str], *, listed: bool) -> SecretSpan | None:
-        """The span of a quoted value, up to its closing quote; in a list, of all its quoted values."""
+        """Return the span of a quoted value, up to its closing quote; in a list, of all quoted values."""
         begin = opening.end()
         end = closing(self.text, opening[0], begin)
         if listed and (bracket := self.text.find("]", end, end + _LIST_MAX)) >= 0:
@@ -188,8 +187,6 @@ class _SecretName:
             return False
         return telling(value) or not self.word.startswith(_PASSWORDS) or _TWO_WORDS.fullmatch(value) is not None
 
-    # -- without
-
     def _bare(self, at: int, sign: re.Match[str]) -> SecretSpan | None:
         match = _BARE.match(self.text, at)
         if match is None:
@@ -197,7 +194,7 @@ class _SecretName:
         colon, spaced = sign["sign"] == ":" and not sign["closing"], sign[0][-1].isspace()
         value = match[0].rstrip(".") if colon else match[0]
         if is_said_already(value) or not value.strip(".-*_") or "://" in value[:24]:
-            return None  # the secrets within a URL are hidden separately
+            return None  # the secrets within a URL are hidden by urls.py
         phrase = _PHRASE.match(self.text, at) if self.word.startswith("pass") else None
         if phrase and not PROSE.intersection(phrase[0].split()) and not begins_prose(self.text, at, value):
             return SecretSpan(at, phrase.end())
@@ -220,16 +217,14 @@ class _SecretName:
         return asked is not None or begins_prose(self.text, at, value)
 
     def _in_percent(self, at: int, level: int) -> SecretSpan | None:
-        """The span of a percent-encoded value: `password%3Dabc%26…`. `level` is the number of encodings minus one."""
+        """Return the span of a percent-encoded value: `password%3Dabc%26…`. `level`: number of encodings minus one."""
         opening = _OPENING.match(self.text, at)
         begin = opening.end() if opening else at
         match = _ENCODED_BARE[level].match(self.text, begin)
         return None if match is None or is_said_already(match[0]) else SecretSpan(begin, match.end())
 
-    # -- Authorization
-
     def _authorization(self, sign: re.Match[str]) -> SecretSpan | None:
-        """The span after the scheme: one word, or all parameters of a scheme that has them."""
+        """Return the span after the scheme: one word, or all parameters of a scheme that has parameters."""
         around = _AROUND.match(self.text, sign.end())
         begin = around.end() if around else sign.end()
         if opening := _OPENING.match(self.text, begin):

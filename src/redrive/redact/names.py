@@ -12,26 +12,26 @@ _SINGLE = """pass[_\\s-]?word passwd passphrase passcode passwort kennwort pwd s
     authorization cookie jwt otp(?!s?[a-rt-z]) cvv cvc2? session[_.-]?id sessid sessionid phpsessid connect\\.sid
     connection[_.-]?string conn[_-]?str requirepass masterauth x-amz-signature x-amz-credential x-goog-signature
     x-goog-credential"""
-# In lower case, like the searched text. Each begins with a letter, so the search can skip other characters.
+# In lower case, like the searched text. Each word begins with a letter, so the search can skip other characters.
 WORDS = "|".join(
     (*_SINGLE.split(), *(f"{kind}[_. -]?key" for kind in _KINDS.split()), "session id", "connection string")
 )
-_SHORT = "cred|creds|pass|pw|sid|pin|auth"  # only as a whole part of a name: db_pass, PASS
-# A name ends with one of them and optionally a number: password2, token_1.
+_SHORT = "cred|creds|pass|pw|sid|pin|auth"  # these words count only as a whole part of a name: db_pass, PASS
+# Matches a name that ends with one of the words and optionally a number: password2, token_1.
 TELLING = re.compile(rf"(?:(?:{WORDS})s?|(?:^|[^a-z])(?:{_SHORT}))[_-]?\d{{0,2}}$")
 _PARTS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-# Names of harmless values: positions in a list, ids of requests, tokens of a language model.
+# Matches names of harmless values: positions in a list, ids of requests, tokens of a language model.
 _HARMLESS = re.compile(
     r"(?:^|[^a-z])(?:page|next|continuation|pagination|sync|cursor|resume|resumption|request|idempotency|dedup|bos|eos|"
     r"pad|sep|unk|mask|special|stop|end|start|max|min|num|n|total|prompt|completion|input|output|cached|reasoning|"
     r"new|next_page|nextpage|id_or|fencing|fence|lock|unexpected|delimiter|cancel|cancellation)[_. -]?tokens?$"
     r"|(?:^|[^a-z])(?:oldpwd|public[_-]?keys?)$"
 )
-# Names of fields that hold a secret only if the value resembles one, since they are also used for other things.
+# Names of fields that hold a secret only if the value looks random, since the names are also used for other things.
 FIELDS = "session|sig|signature|bearer|csrf|xsrf|dsn|iban|card[_-]?(?:number|no)"
 _FIELD = re.compile(rf"(?:^|[^a-z])(?:{FIELDS})$")
 _DRAWN = re.compile(r"(?![\w.]+\()(?:(?=[^\d]*\d)\S{8,}|\S{16,})|[A-Z]{2}\d\d[ -][A-Z0-9 -]{10,34}|[\d -]{12,30}")
-_COUNTED = re.compile(r"(?:token|secret|key|cookie|password|credential|otp)s$")  # a number under a plural is a count
+_COUNTED = re.compile(r"(?:token|secret|key|cookie|password|credential|otp)s$")  # a number after a plural is a count
 
 
 @lru_cache(maxsize=4096)
@@ -50,7 +50,7 @@ def telling(name: str) -> bool:
 
 
 def is_secret_value(name: str, value: str) -> bool:
-    """Return True if this value of a field resembles a secret, for names that alone do not decide.
+    """Return whether this value of a field looks like a secret, for names that alone do not decide.
 
     >>> is_secret_value("session", "k3j4h5k3j4h5"), is_secret_value("session", "morning")
     (True, False)
@@ -62,10 +62,10 @@ def is_secret_value(name: str, value: str) -> bool:
 
 
 def counts(name: str) -> bool:
-    """Return True if a number under this name is a count: `tokens: 1523`."""
+    """True if a number under this name is a count: `tokens: 1523`."""
     return _COUNTED.search(name.lower()) is not None
 
 
 def harmless(name: str) -> bool:
-    """Return True if a name that ends in a secret's word is harmless: `page_token`."""
+    """True if the values of a name that ends in a secret's word are harmless: `page_token`."""
     return _HARMLESS.search(_PARTS.sub("_", name).lower()) is not None

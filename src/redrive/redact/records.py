@@ -1,4 +1,4 @@
-"""Hide secrets in redrive's own records. Only in a message's payload are they hidden by field name.
+"""Hide secrets in redrive's own records. Only in a message's payload does the name of a field mark a secret.
 
 Elsewhere a key is a field of redrive's, or the name of a task, queue or dependency: the value of `auth.refresh_token`
 is a count of messages and not a token.
@@ -13,7 +13,7 @@ from typing import Any
 from .text import redact, shown_traceback
 from .values import redact_bytes, redact_value
 
-# Fields of a record with foreign data: a payload, a row of a store, settings, an engine's description.
+# Names of fields with foreign data: a payload, a row of a store, settings, an engine's description.
 _THEIRS = frozenset(("body", "headers", "result", "progress", "row", "settings", "engine"))
 
 
@@ -39,7 +39,7 @@ def _ours(name: Any, value: Any) -> Any:
 
 
 def _payload(value: Any) -> Any:
-    """A payload as JSON, or `{"base64": …}` if it is not JSON."""
+    """Return a payload without secrets: a JSON value, or `{"base64": …}` for other bytes."""
     match value:
         case {"base64": str(text)} if len(value) == 1:
             return {"base64": base64.b64encode(redact_bytes(base64.b64decode(text))).decode()}

@@ -12,18 +12,18 @@ _SCHEMES = (
     "aws4-hmac-sha256|aws4-ecdsa-p256-sha256|aws|signature|scram-sha-1|scram-sha-256|sharedkey|sharedkeylite|"
     "sharedaccesssignature|hmac-sha256|bot|jwt|secret|splunk|user|client"
 )
-SCHEME = re.compile(rf"(?:{_SCHEMES})[ \t]{{1,4}}(?=\S)", re.I)  # a scheme, after the header's name
+SCHEME = re.compile(rf"(?:{_SCHEMES})[ \t]{{1,4}}(?=\S)", re.I)  # matches a scheme after the name of a header
 _PARAMETER = r"[ \t]{0,4}[\w-]{1,64}[ \t]?=(?!=)[ \t]?(?:\\{0,7}\"[^\"\\\r\n]*+\\{0,7}\"|'[^'\r\n]*+'|[^\s,\"'\\]++)"
 PARAMETERS = re.compile(rf",?{_PARAMETER}(?:,{_PARAMETER})*+")
 CREDENTIAL = re.compile(r"[^\s\"'`,;<>)\]}\\]++")
 _ATTRIBUTE = r"(?:Secure|HttpOnly|Partitioned)(?:;[ \t]{0,4})?"
 COOKIES = re.compile(rf"(?:[^\s;,\"'=\\]{{1,256}}=[^\s;,\"'\\]*+(?:;[ \t]{{0,4}})?(?:{_ATTRIBUTE})*+)++", re.I)
 
-# Without a header name: the credential must seem random, since prose uses these words too.
+# Schemes without the name of a header: the credential must look random, since prose has these words too.
 _ALONE_WORDS = ("bearer", "basic", "token", "apikey", "api-key", "geniekey", "negotiate", "ntlm", "dpop", "ssws")
 _ALONE = re.compile(rf"(?:{'|'.join(_ALONE_WORDS)})(?:[ \t]{{1,4}}|%20|\+|\\t)")
 _ALONE_VALUE = re.compile(r"[^\s\"'`,;<>(){}\[\]\\]{6,16384}+")
-_LEAST = {"token": 16}  # least length of a credential after this word (others: 6)
+_LEAST = {"token": 16}  # fewest characters of a credential after this word (after others: 6)
 _WITH_PARAMETERS = re.compile(
     r"(?<![\w-])(?:digest|hawk|oauth|signature|mac|aws4-hmac-sha256|scram-sha-256)[ \t]{1,4}(?=[A-Za-z])", re.I
 )
@@ -36,7 +36,7 @@ _COMMANDS = tuple(
         ("auth", r"\bAUTH (?:PLAIN|LOGIN|XOAUTH2|CRAM-MD5) ", r"[A-Za-z0-9+/=_-]{4,}+", 0),  # SMTP
         ("auth", r"\"AUTH\" (?:\"[^\"]{1,64}\" )?\"", r"[^\"\n]++", 0),  # Redis
         ("auth default ", r"\bAUTH default ", r"[^\s\"'`]++", 0),
-        # as a command, alone on its line: "AUTH failed" does not match
+        # as a command, with nothing after the credential: "AUTH failed" does not match
         ("auth ", r"(?:^|(?<=[>$#] ))AUTH ", r"(?=\S{0,200}(?:[\d_]|[^\w\s])|\S{12})[^\s\"'`]{6,}+(?=[ \t]*$)", re.M),
         ("mysql", rf"\bmysql\w{{0,12}}{_ARGUMENTS}-p[\"']?", r"[^\s\"'`]++", 0),
         ("mariadb", rf"\bmariadb[\w-]{{0,12}}{_ARGUMENTS}-p[\"']?", r"[^\s\"'`]++", 0),
@@ -49,7 +49,7 @@ _COMMANDS = tuple(
 
 
 def hide_schemes(text: str, low: str) -> str:
-    """Hide the credentials after the name of a scheme; `low` is the text in lower case, of the same length."""
+    """Hide credentials after the name of a scheme or command; `low` is the text in lower case, of equal length."""
     if any(word in low for word in _ALONE_WORDS):
         text = _hide_alone(text, low)
     if any(word in low for word in _PARAMETER_WORDS):
@@ -78,7 +78,7 @@ def _hide_alone(text: str, low: str) -> str:
 
 
 def _is_random(value: str) -> bool:
-    """True if the value is not a word: it has a digit, an inner capital, or a sign of base64."""
+    """True if the value looks random and not like a word: it has a digit, an inner capital, or a sign of base64."""
     inner = value.rstrip("=.:")
     return (
         "://" not in value

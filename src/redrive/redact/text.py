@@ -8,8 +8,8 @@ from functools import lru_cache
 
 from .formats import hide_formats
 
-# Signs in lower case: a text must contain one of them for its URLs, names and authorization schemes to be searched.
-# Most texts contain none, so a program without such texts does not load the modules that search them.
+# Signs in lower case: only if a text contains one of them are its URLs, names and authorization schemes searched. Most
+# texts contain none, so many programs do not load the modules that search them.
 _URL_SIGNS = """@ 40 sig code= code% hmac assertion samlresponse x-amz- x-goog- hook ifttt chat.googleapis logic.azure
     powerplatform telegram pagerduty make.com"""
 _NAME_ROOTS = """pass pwd secret token key credential authorization cookie sess jwt otp cv conn x-amz- x-goog-
@@ -18,28 +18,28 @@ _NAME_ROOTS = """pass pwd secret token key credential authorization cookie sess 
 _SCHEME_ROOTS = """bearer basic token apikey api-key geniekey negotiate ntlm dpop ssws digest hawk oauth signature mac
     sha256 auth sshpass identified oracle curl mysql mariadb"""
 _URLS, _NAMES, _SCHEMES = (roots.split() for roots in (_URL_SIGNS, _NAME_ROOTS, _SCHEME_ROOTS))
-# Ids, fingerprints, hashes, numbers, times and names: most short texts. A provider's token in mixed case has 16
-# characters or more, and may have no digit.
+# Matches ids, fingerprints, hashes, numbers, times and names: most short texts. A provider's token in mixed case has at
+# least 16 characters, and may have no digit.
 _PLAIN = re.compile(r"[0-9a-f-]{1,64}|[0-9:TZ.+-]{1,64}|[a-z_.]{1,32}|[A-Za-z_.]{1,15}")
-# A hidden value may join its surroundings: `Cookie:,>=a` becomes `Cookie:***>=a`, which again matches as a cookie. The
-# result must not change when redacted again, so redaction is repeated until nothing changes. Of random signs around
-# such a name, one text in a thousand changes a second time and one in a million a fifth; the bound keeps the time
-# linear.
+# The replacement of a value may join the text around it: `Cookie:,>=a` becomes `Cookie:***>=a`, which again matches as
+# a cookie. Redacting a result again must not change it, so redaction is repeated until nothing changes. Of random signs
+# around such a name, one text in a thousand changes a second time and one in a million a fifth; the bound keeps the
+# time linear.
 _PASSES = 12
-# A source line in a traceback, and the strings in it.
+# Match a source line in a traceback, and the strings in such a line.
 _SOURCE = re.compile(r"""^( *File "[^"\n]*", line \d+, in [^\n]*\n)( +[^\n]*)$""", re.M)
 _LITERAL = re.compile(r""""[^"\n]*"|'[^'\n]*'""")
 
 
 class Joined(str):
-    """A text joined from redacted parts. `redact` leaves it unchanged: a name in it, such as that of a queue `secrets`,
-    does not make the text after it a secret."""
+    """A text joined from redacted parts. `redact` leaves it unchanged: a name in the text, such as that of a queue
+    `secrets`, does not make the words after it a secret."""
 
     __slots__ = ()
 
 
 def joined(*parts: str) -> Joined:
-    """Join names and words of redrive's, each redacted by itself.
+    """Join names and words of redrive's into a text, each redacted by itself.
 
     >>> redact("auth.token: idle"), redact(joined("auth.token", ": idle")), joined("x: ", "key=a1b2", "!")
     ('auth.token: ***', 'auth.token: idle', 'x: key=a1b2!')
@@ -81,7 +81,7 @@ def _hide_once(text: str) -> str:
 
 
 def _hiders(low: str) -> Iterator[Callable[[str, str], str]]:
-    """The searches that a lower-case text needs, in their order."""
+    """Yield the functions that must search a text, given in lower case, in their order."""
     yield hide_formats
     if any(word in low for word in _URLS):
         from .urls import hide_urls
@@ -98,15 +98,15 @@ def _hiders(low: str) -> Iterator[Callable[[str, str], str]]:
 
 
 def _lower(text: str) -> str:
-    """The text in lower case, with the same length: one letter of Unicode would become two."""
+    """Return the text in lower case, with the same length: one letter of Unicode would become two characters."""
     low = text.lower()
     return low if len(low) == len(text) else text.replace("\u0130", "i").lower()
 
 
 @lru_cache(maxsize=64)
 def shown_traceback(text: str) -> str:
-    """Return a traceback without secrets, including those in strings of its source lines. Cached, since one failure is
-    repeated and shown by several logs."""
+    """Return a traceback without secrets, including those in strings of its source lines. The results are cached, since
+    failures repeat and several logs show them."""
     return _SOURCE.sub(_hide_literals, redact(text))
 
 
@@ -115,9 +115,9 @@ def _hide_literals(match: re.Match[str]) -> str:
 
 
 def clip(text: str, limit: int, shown: int) -> str:
-    """Return at most `shown` characters of the first `limit` characters of a text, redacted.
+    """Return the first `limit` characters of a text, redacted, and of that at most `shown` characters.
 
-    The text is cut between words, as half of a secret would not be recognized.
+    The text is cut between words before it is redacted: half of a secret would not be recognized.
     """
     if len(text) > limit:
         text = text[:limit]

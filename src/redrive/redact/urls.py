@@ -10,8 +10,8 @@ import re
 from .formats import HIDDEN
 from .plain import is_said_already
 
-_LEVELS = 5  # nested percent-encodings of a URL within a URL
-# The start of an authority: `://`, `//` alone, or `://` percent-encoded. The scheme is searched before it.
+_LEVELS = 5  # most percent-encodings of a URL within a URL
+# Matches the start of an authority: `://`, `//` alone, or `://` percent-encoded. The scheme precedes the match.
 _HEAD = re.compile(
     r":(?:\\{0,7}/){2}|(?<![:/\\\w])//(?=[^\s/@])|(?P<encoded>%(?P<more>(?:25){0,4})3a(?:/|%(?P=more)2f){2})", re.I
 )
@@ -20,18 +20,18 @@ _SCHEME = re.compile(r"[a-z0-9+.-]*\Z", re.I)
 _SCHEME_MAX = 40
 _HOST_END = re.compile(r"[/?#\\]")
 _PORT = re.compile(r"[^:]*:\d{0,5}")
-# By the number of encodings of a URL: its end, as value of another URL's option; its '@'; its ':'.
+# By the number of percent-encodings of a URL within another one: the end of the URL, its '@', and its ':'.
 _ENCODED = tuple(
     tuple(re.compile(form, re.I) for form in (rf"[&;]|%{more}26", rf"@|%{more}40", rf":|%{more}3a"))
     for more in ("25" * level for level in range(_LEVELS))
 )
-# Engines and brokers: the only '@' in their URLs follows the password.
+# Words in the schemes of engines and brokers, in whose URLs the only '@' follows the password.
 _SERVER_WORDS = """postgres redis valkey mysql mariadb mongodb amqp mssql oracle ldap smtp imap pop ftp nats kafka
     clickhouse cassandra snowflake cockroach memcache bolt neo4j couch influx rabbit stomp mqtt socks sqs db2 vertica
     trino presto jdbc"""
 _SERVERS = _SERVER_WORDS.split()
 _OWN_TOKEN = re.compile(r"(?=[^\d]*\d)(?=[^A-Za-z]*[A-Za-z])[\w%.~+-]{12,}")
-_WATCHER = re.compile(r"@[\w.-]{0,200}sentry[\w.:-]{0,200}/")  # a DSN of Sentry: its user is a key
+_WATCHER = re.compile(r"@[\w.-]{0,200}sentry[\w.:-]{0,200}/")  # a DSN of Sentry, whose user is a key
 
 _SIGNERS = (
     "sig|signature|code|hmac|assertion|samlresponse|x-amz-(?:signature|credential|security-token)"
@@ -53,7 +53,7 @@ _BARE_SIGNED = re.compile(
 )
 _NO_CODE = re.compile(r"\w{1,3}|[A-Za-z]{2}[-_][A-Za-z]{2}|\{[^}]*\}|%[a-z]")
 
-_S = r"(?:\\{0,7}/|%(?:25){0,4}2f)"  # a slash, escaped or percent-encoded
+_S = r"(?:\\{0,7}/|%(?:25){0,4}2f)"  # a slash, perhaps escaped or percent-encoded
 _REST = r"(?!\*\*\*)[^\s\"'<>`,;)\]}]+"
 _HOOKS = tuple(
     (word, re.compile(rf"({form})({_REST})", re.I))
@@ -77,7 +77,7 @@ _HOOKS = tuple(
 
 
 def hide_urls(text: str, low: str) -> str:
-    """Hide the secrets in a text's URLs; `low` is the text in lower case."""
+    """Hide the secrets in the URLs of a text; `low` is the text in lower case."""
     if "//" in low or "3a%" in low or "/\\/" in low or ":\\" in low:
         if "@" in text or "40" in text:
             text = _RUN.sub(_hide_users, text)
@@ -97,7 +97,7 @@ def _hide_signature(match: re.Match[str]) -> str:
 
 
 def _hide_users(match: re.Match[str]) -> str:
-    """Hide the passwords in a run of characters that contains one or more authorities."""
+    """Hide the passwords in a match: a run of characters that contains one or more authorities."""
     run, parts, at = match[0], [], 0
     scheme = _scheme(match.string[max(0, match.start() - _SCHEME_MAX) : match.start()])
     heads = list(_HEAD.finditer(run))
@@ -116,7 +116,7 @@ def _scheme(before: str) -> str:
 
 
 def _hide_user(rest: str, scheme: str) -> str:
-    """Hide the password after `scheme://`."""
+    """Return `rest`, which follows `scheme://`, with its password hidden."""
     if "@" not in rest:
         return rest
     end = _HOST_END.search(rest)
@@ -124,7 +124,7 @@ def _hide_user(rest: str, scheme: str) -> str:
     server = any(word in scheme for word in _SERVERS)
     at = rest.rfind("@", 0, host_end)
     if at < 0 and (":" not in rest[:host_end] or (_PORT.fullmatch(rest, 0, host_end) and not server)):
-        return rest  # an '@' in the path or query of a URL without a password
+        return rest  # no password: the '@' is in the path or the query
     if server or at < 0:
         at = rest.rfind("@")
     user, colon, password = rest[:at].partition(":")
@@ -135,7 +135,7 @@ def _hide_user(rest: str, scheme: str) -> str:
 
 
 def _hide_encoded(rest: str, more: str) -> str:
-    """Hide the password after a percent-encoded `://`; `more` are the 25s, one for each further encoding."""
+    """Hide the password after a percent-encoded `://`; `more` has "25" once for each further encoding."""
     ends, ats, colons = _ENCODED[len(more) // 2]
     end = ends.search(rest)
     value, more = (rest[: end.start()], rest[end.start() :]) if end else (rest, "")

@@ -1,4 +1,4 @@
-"""Hide secrets in JSON values, by the names of fields and by their texts, also in JSON that is not decoded."""
+"""Hide secrets in JSON values, by the names of fields and by the texts, also in JSON that is passed as text."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .formats import HIDDEN
 from .names import counts, is_secret_value, telling
 from .text import redact
 
-_NAMED_BY = frozenset(("name", "key", "header", "field", "variable", "parameter"))  # {"name": …, "value": …}
+_NAMED_BY = frozenset(("name", "key", "header", "field", "variable", "parameter"))  # the pair {"name": …, "value": …}
 _VALUES = frozenset(("value", "values", "stringvalue"))
 
 
 def redact_value(value: Any) -> Any:
-    """Return the value with its secrets as `***`; other parts of undecoded JSON keep their form.
+    """Return the value with its secrets as `***`; JSON in its texts otherwise keeps its form.
 
     >>> redact_value({"user": "ann", "password": "a b", "tokens": 12, "note": "token=abc"})
     {'user': 'ann', 'password': '***', 'tokens': 12, 'note': 'token=***'}
@@ -26,9 +26,9 @@ def redact_value(value: Any) -> Any:
 
 
 def redact_json(json: bytes) -> bytes:
-    """Return JSON without secrets: the same bytes if it has none, else without space around its values.
+    """Return JSON without secrets: the same bytes if it has none, otherwise without space around its values.
 
-    Digits and repeated names stay. Bytes that are not JSON are read as text.
+    Digits and repeated names are kept. Bytes that are not JSON are redacted as text.
 
     >>> redact_json(b'{"n": 1.50, "token": "abc", "n": 2}'), redact_json(b'{ "n": 1.50 }')
     (b'{"n":1.50,"token":"***","n":2}', b'{ "n": 1.50 }')
@@ -38,12 +38,12 @@ def redact_json(json: bytes) -> bytes:
         read = loads(json, object_pairs_hook=_JsonObject, parse_float=_Number, parse_int=_Number)
         hidden = redact_value(read)
         return json if hidden == read else _write(hidden).encode()
-    except (ValueError, RecursionError):  # nested too deep, or not Unicode: redacted as text
+    except (ValueError, RecursionError):  # nested too deep, or not Unicode
         return redact_bytes(json)
 
 
 def redact_bytes(data: bytes) -> bytes:
-    """Return bytes without secrets, read as UTF-8 or else as characters of one byte each."""
+    """Return bytes without secrets, redacted as UTF-8 text, or else as text with one byte per character."""
     for encoding in ("utf-8", "latin-1"):
         try:
             text = data.decode(encoding)
@@ -55,7 +55,7 @@ def redact_bytes(data: bytes) -> bytes:
 
 
 class Redactor:
-    """Hide secrets in JSON values, and number them: the same secret always gets the same number.
+    """Hides secrets in JSON values, and numbers them: the same secret always gets the same number.
 
     >>> hide = Redactor()
     >>> hide({"token": "a b", "n": 1}), hide({"token": "c"}), hide({"api_key": "a b"})
@@ -70,7 +70,7 @@ class Redactor:
         return self._walk(value)
 
     def text(self, text: str) -> str:
-        """Hide secrets in a text as `redact` does, numbered."""
+        """Hide the secrets in a text as `redact` does, and number the text that held them."""
         hidden = redact(text)
         return hidden if hidden == text else hidden.replace(HIDDEN, self._number(text))
 
@@ -82,7 +82,7 @@ class Redactor:
 
 
 class _Walk:
-    """Walk through a value. `text` hides secrets in a text, `whole` returns the replacement of a secret."""
+    """Redacts a value of any depth. `text` hides secrets in a text, `whole` returns what replaces a secret."""
 
     def __init__(self, text: Callable[[str], str], whole: Callable[[Any], str]) -> None:
         self._text, self._whole = text, whole
@@ -118,7 +118,7 @@ class _Walk:
 
 
 def _hides(name: str, value: Any, named: bool) -> bool:
-    """True if the value of this field is a secret; `named`: by a name beside it."""
+    """True if the value of this field is a secret. `named`: another field, such as `name`, holds the name."""
     if value is None or isinstance(value, bool) or value == HIDDEN:
         return False
     if isinstance(value, int | float | _Number):
@@ -140,16 +140,16 @@ def _is_named_secret(fields: Iterable[tuple[Any, Any]]) -> bool:
 
 
 def _is_pair(name: Any, value: Any) -> bool:
-    """True for `["Authorization", "abc"]`: a header, not a list of names."""
+    """True for a header as a pair, `["Authorization", "abc"]`; False for a list of names."""
     return isinstance(name, str) and isinstance(value, str) and telling(name) and not telling(value) and value != ""
 
 
 class _JsonObject(list[tuple[str, Any]]):
-    """A JSON object as written: in order, and with repeated names."""
+    """A JSON object as pairs in the written order, with repeated names."""
 
 
 class _Number(str):
-    """A JSON number as written."""
+    """A JSON number as it is written."""
 
 
 def _write(value: Any) -> str:

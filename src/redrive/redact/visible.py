@@ -1,15 +1,15 @@
 """Escape invisible characters of foreign texts, for terminals, logs and readers of JSON.
 
 Control characters act on terminals, bidirectional ones change the order in which a text is shown, zero-width and tag
-characters hide words in it. All are escaped, so no information is lost.
+characters hide words in a text. All of them are escaped, so no information is lost.
 """
 
 from __future__ import annotations
 
 import re
 
-# Controls, surrogates, line separators, Unicode's default ignorable characters, and others without a glyph. Emoji keep
-# the selector of their pictures (U+FE0F).
+# Controls, surrogates, line separators, Unicode's default ignorable characters, and others without a glyph. U+FE0F is
+# left out, as emoji need it.
 _UNSEEN_ABOVE_ASCII = (
     "\x80-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164"
     "\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
@@ -19,7 +19,7 @@ _UNSEEN_IN_JSON = re.compile(f"[\x7f{_UNSEEN_ABOVE_ASCII}]")
 
 
 def one_line(text: str) -> str:
-    """Escape invisible characters and line breaks: the text cannot act on a terminal or forge a line.
+    """Escape invisible characters and line breaks, so that the text cannot act on a terminal or forge a line.
 
     >>> print(one_line("a\\nb\\x1b[2J \\u202egpj.exe \\U000e0041"))
     a\\nb\\x1b[2J \\u202egpj.exe \\U000e0041
@@ -30,7 +30,7 @@ def one_line(text: str) -> str:
 
 
 def many_lines(text: str) -> str:
-    """Escape invisible characters in a text of several lines."""
+    """Escape invisible characters in each line of a text, and keep its line breaks."""
     return "\n".join(map(one_line, text.split("\n")))
 
 

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import Scheduler at its first use: commands that only read schedules start without asyncio."""
+    """Import Scheduler at its first use, so that commands that only read schedules start without asyncio."""
     if name != "Scheduler":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     from .scheduler import Scheduler

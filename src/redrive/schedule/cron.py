@@ -31,7 +31,7 @@ EVERY_MIN_MS = 100
 _EXPECTED = f"five fields (minute hour day month weekday), six with seconds first, or one of {', '.join(ALIASES)}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
-_LOOK_BACK_MS = 60_000  # first search span backwards; each further one is eight times as long
+_LOOK_BACK_MS = 60_000  # first span that is searched backwards, in ms; each further span is eight times as long
 _CACHED = 4096
 
 
@@ -39,16 +39,16 @@ class Times(Struct, frozen=True):
     """The ticks of a schedule. `spec` is its normalized form: two schedules with the same spec have the same ticks."""
 
     spec: str
-    shown: str  # the times as declared
+    shown: str  # the cron expression or the period, as declared
     tz: str
     zone: tzinfo
 
     def after(self, after_ms: int) -> Iterator[int]:
-        """The ticks after `after_ms`, in order, without end."""
+        """Yield the ticks after `after_ms`, in order, without end."""
         raise NotImplementedError
 
     def at(self, tick_ms: int) -> datetime:
-        """A tick as a time in the schedule's zone."""
+        """Return a tick as a time in the schedule's zone."""
         return (_EPOCH + tick_ms * _MS).astimezone(self.zone)
 
 
@@ -61,7 +61,7 @@ class Cron(Times, frozen=True):
         last_ms = after_ms
         for at in CronSim(self.fields, self.at(after_ms)):
             tick_ms = (at - _EPOCH) // _MS
-            # In an hour that the clocks repeat: if cronsim starts in the second pass, it yields the first pass again.
+            # An hour that the clocks repeat: if cronsim starts in the second pass, it yields the first pass again.
             if tick_ms > last_ms:
                 yield tick_ms
                 last_ms = tick_ms
@@ -77,7 +77,7 @@ class Every(Times, frozen=True):
 
 
 def times(cron: str | None, every: Duration | None, tz: str) -> Cron | Every:
-    """Return the ticks of a cron expression or of a period. Raises ConfigError for invalid values."""
+    """Return the ticks of a cron expression or of a period in a time zone. Raises ConfigError for invalid values."""
     if (cron is None) == (every is None):
         raise ConfigError('give a cron expression or every=, such as "*/5 * * * *" or every="30s"; exactly one of them')
     zone = zone_of(tz)
@@ -116,14 +116,14 @@ def _every(every: Duration, tz: str, zone: tzinfo) -> Every:
 
 @lru_cache(maxsize=_CACHED)  # a scheduler asks every second for the same tick
 def next_after(times: Cron | Every, after_ms: int) -> int | None:
-    """The first tick after `after_ms`; None if there is none within 50 years."""
+    """Return the first tick after `after_ms`; None if there is none within 50 years."""
     return next(times.after(after_ms), None)
 
 
 def latest(times: Cron | Every, after_ms: int, until_ms: int, most: int) -> list[int]:
-    """The last `most` ticks after `after_ms` and up to `until_ms`, in order.
+    """Return the last `most` of the ticks that are after `after_ms` and not after `until_ms`, in order.
 
-    Searched in growing windows back from the end: a schedule by the second has 30 million ticks in a year.
+    Ticks are searched in growing spans back from the end: a schedule by the second has 30 million ticks in a year.
     """
     span_ms = _LOOK_BACK_MS
     while True:

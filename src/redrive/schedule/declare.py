@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A task that the scheduler enqueues by the clock. Made by `@app.periodic(…)`; `app.schedules` has it by name."""
+    """A task that schedulers enqueue by the clock. Made by `@app.periodic(…)`; `app.schedules` has it by name."""
 
     name: str
     times: Cron | Every
@@ -50,7 +50,7 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return str(self.options.get("queue", self.task.queue))
 
     def draft(self, tick_ms: int) -> Draft:
-        """The message of a tick, with the headers `redrive-schedule` and `redrive-tick` (RFC 3339, UTC)."""
+        """Return the message of a tick, with the headers `redrive-schedule` and `redrive-tick` (RFC 3339, UTC)."""
         return self._draft(tick_ms, {NAME_HEADER: self.name, TICK_HEADER: rfc3339(tick_ms)})
 
     def _draft(self, tick_ms: int, headers: dict[str, str], delayed: bool = True) -> Draft:
@@ -61,15 +61,13 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return self.task.using(**self.options, headers=headers, delay=delay).draft(*self.args, **kwargs)
 
     def _jitter_ms(self, tick_ms: int) -> int:
-        """The delay of a tick, from a hash of name and tick, so every scheduler computes the same."""
+        """Return the delay of a tick, from a hash of name and tick, so that every scheduler computes the same."""
         return zlib.crc32(f"{self.name} {tick_ms}".encode()) * self.jitter_ms >> 32
 
-    # -- by hand
-
     def run(self, *, reason: str = "", actor: str | None = None) -> Ref[Any]:
-        """Enqueue one message now, outside the ticks: it has the header `redrive-schedule` and no `redrive-tick`; a
-        parameter `tick` gets the present time. One commit with its entry in the audit log; on SQS the entry comes right
-        after."""
+        """Enqueue one message now, apart from the ticks: it has the header `redrive-schedule` but no `redrive-tick`,
+        and a parameter `tick` gets the present time. The message and its entry in the audit log are one commit; on SQS
+        the entry comes right after."""
         refuse_loop("Schedule.run()", "await asyncio.to_thread(schedule.run)")
         store, entry = self.task.app.store, self._entry("run", reason, actor)
         draft = self._draft(store.now_ms(), {NAME_HEADER: self.name}, delayed=False)
@@ -77,26 +75,26 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         entry = replace(entry, ids=(draft.id or "",), count=1)
         audit = Audit(self.task.app.store)
         (put,) = audit.beside(entry, lambda swaps: self.task.app.put([draft], swaps=swaps))
-        if put.duplicate:  # nothing was enqueued
+        if put.duplicate:  # an earlier message has the key, so nothing was enqueued
             audit.amend(entry)
         return Ref(put.id, draft.task, draft.queue, put.duplicate, self.task.app)
 
     def next(self, n: int = 1, after: datetime | None = None) -> list[datetime]:
-        """The next `n` ticks, in the schedule's zone, later than `after` (default: now, by the store's clock)."""
+        """Return the next `n` ticks after `after` (default: now, by the store's clock), in the schedule's zone."""
         after_ms = self.task.app.store.now_ms() if after is None else round(after.timestamp() * 1000)
         return [self.times.at(tick_ms) for tick_ms in islice(self.times.after(after_ms), n)]
 
     @property
     def state(self) -> ScheduleState | None:
-        """The stored state; None if no scheduler has read the schedule yet."""
+        """Return the stored state; None if no scheduler has read the schedule yet."""
         return state_in(self.task.app.store.cells.read([self.key])[0])
 
     def pause(self, *, reason: str = "", actor: str | None = None) -> None:
-        """Stop enqueuing ticks, in every scheduler, until `resume`. One commit with its entry in the audit log."""
+        """Let no scheduler enqueue ticks until `resume`, in one commit with the entry in the audit log."""
         self._set(True, self._entry("pause", reason, actor))
 
     def resume(self, *, reason: str = "", actor: str | None = None) -> None:
-        """Resume a paused schedule. `missed=` applies to the ticks missed meanwhile. Otherwise as `pause`."""
+        """Let schedulers enqueue ticks again; `missed=` applies to the ticks since `pause`. Otherwise as `pause`."""
         self._set(False, self._entry("resume", reason, actor))
 
     def _set(self, paused: bool, entry: Entry) -> None:
@@ -115,12 +113,12 @@ class Schedule(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 def state_in(cell: Cell | None) -> ScheduleState | None:
-    """Decode the state. An unreadable one counts as missing, so the schedule starts from now."""
+    """Decode a schedule's state. An unreadable state counts as missing, so that the schedule starts from now."""
     return decoded(cell, _to_state, None)
 
 
 def swap_of(schedule: Schedule, cell: Cell | None, state: ScheduleState) -> Swap:
-    """Return the swap that writes the state over the cell as it was read."""
+    """Return the swap that writes the state over the schedule's cell as it was read."""
     return Swap(schedule.key, cell.version if cell is not None else 0, _encode(state))
 
 
@@ -194,7 +192,7 @@ def _check(app: Registry, task: Task[..., Any], task_options: Mapping[str, Any])
 
 
 def _check_draft(schedule: Schedule) -> None:
-    """Check the arguments at the declaration, not at the first tick. Raises ConfigError."""
+    """Check the arguments now, with the draft of an example tick, not at the first tick. Raises ConfigError."""
     what = f"schedule {schedule.name!r}"
     if "tick" in schedule.kwargs:
         raise ConfigError(f"{what}: parameter 'tick' is given the tick's time; leave it out of kwargs=")

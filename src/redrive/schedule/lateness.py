@@ -10,12 +10,12 @@ from .declare import Schedule, state_in
 from .presence import LATELY_MS, last_seen
 from .turn import ScheduleState
 
-LATE_MS = 5_000  # a scheduler enqueues a tick within about a second
+LATE_MS = 5_000  # ms; a scheduler enqueues a tick within about a second
 
 
 class ScheduleStatus(Struct, frozen=True, kw_only=True):
-    """A schedule: `late_ms` is how long its first unenqueued tick is overdue, or None. `seen_ms` is when a scheduler
-    last ran it, None if never. Times are ms of the store's clock."""
+    """The status of a schedule: `late_ms` is how long its first tick that was not enqueued is overdue, or None.
+    `seen_ms` is when a scheduler last ran the schedule, None if never. Times are ms of the store's clock."""
 
     name: str
     late_ms: int | None = None
@@ -27,12 +27,12 @@ class ScheduleStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def is_late(self) -> bool:
-        """True if the schedule needs attention: a tick is overdue, or no scheduler runs it."""
+        """True if the schedule needs attention: a tick is overdue, or no scheduler runs the schedule."""
         return not self.paused and (self.unattended or (self.late_ms or 0) >= LATE_MS)
 
 
 def schedule_statuses(app: Registry, store: Store) -> tuple[ScheduleStatus, ...]:
-    """The app's schedules, late ones first. Raises StoreError."""
+    """Return the status of each of the app's schedules, late ones first. Raises StoreError."""
     if not app.schedules:
         return ()
     seen, now_ms = last_seen(store), store.now_ms()

@@ -21,21 +21,21 @@ from .declare import state_in
 
 CELL = "schedulers"
 SEEN_EVERY_MS = 20_000
-LATELY_MS = 60_000  # a schedule that no scheduler has run for this long counts as unattended
-WATCH_S = 5.0  # how long after its start a worker checks, as a scheduler may be starting too
+LATELY_MS = 60_000  # ms; a schedule that no scheduler has run for so long counts as unattended
+WATCH_S = 5.0  # seconds from the start of a worker to its check, as a scheduler may be starting too
 _KEPT_MS = 30 * 86_400_000
 _TRIES = 3
 _times = msgspec.json.Decoder(dict[str, int]).decode
 
 
 class SchedulerPresence:
-    """Records for one scheduler which schedules it runs."""
+    """Writes into the cell which schedules one scheduler runs."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._at_ms = store, -SEEN_EVERY_MS
 
     def write(self, names: Collection[str], now_ms: int) -> None:
-        """Record these schedules, at most once per SEEN_EVERY_MS. Raises StoreError."""
+        """Record that these schedules run, at most once per SEEN_EVERY_MS. Raises StoreError."""
         if not names or 0 <= now_ms - self._at_ms < SEEN_EVERY_MS:
             return
         for _ in range(_TRIES):  # a scheduler of another app may write the cell too
@@ -49,13 +49,13 @@ class SchedulerPresence:
 
 
 def last_seen(store: Store) -> Mapping[str, int]:
-    """When a scheduler last ran each schedule, in ms; without those that never ran. Raises StoreError."""
+    """Return when a scheduler last ran each schedule, in ms, without schedules that never ran. Raises StoreError."""
     (cell,) = store.cells.read([CELL])
     return decoded(cell, _times, {})
 
 
 def unattended(app: Registry, store: Store) -> list[str]:
-    """The names of the app's schedules that no scheduler ran lately, without paused ones. Raises StoreError."""
+    """Return the names of the app's schedules, without paused ones, that no scheduler ran lately. Raises StoreError."""
     if not app.schedules:
         return []
     seen, now_ms = last_seen(store), store.now_ms()
@@ -66,7 +66,7 @@ def unattended(app: Registry, store: Store) -> list[str]:
 
 
 def warning(app: Registry, store: Store) -> str | None:
-    """A warning for people about schedules without a scheduler; None if each has one. Raises StoreError."""
+    """Return a warning about schedules that no scheduler runs, for people; None if each has one. Raises StoreError."""
     names = unattended(app, store)
     if not names:
         return None
@@ -77,7 +77,7 @@ def warning(app: Registry, store: Store) -> str | None:
 
 
 class SchedulerWatch(Service):
-    """Warns once, soon after a worker has started, if no scheduler runs the app's schedules."""
+    """Warns once, soon after a worker has started, if no scheduler runs some of the app's schedules."""
 
     def __init__(self, app: Registry, worker: str, notify: Notify, *, after_s: float = WATCH_S) -> None:
         self._app, self._notify, self._after_s = app, notify, after_s
@@ -96,7 +96,7 @@ class SchedulerWatch(Service):
         try:
             text = warning(self._app, self._app.store)
         except StoreError:
-            return  # the worker reports an outage itself
+            return  # the worker itself reports an outage of the store
         if text is not None:
             self._notify("no_scheduler", text)
             self._app.events.warn(text)

@@ -30,12 +30,12 @@ from .declare import Schedule, state_in, swap_of
 from .presence import SchedulerPresence
 from .turn import Turn, cut, turn
 
-STEP_MS = 1_000  # longest sleep, so that a pause, a change or a jump of the clock is noticed soon
-STORE_RETRY_S = (0.05, 2.0)  # first and longest pause while the store is unreachable
+STEP_MS = 1_000  # longest sleep in ms, so that a pause, a change or a jump of the clock is noticed soon
+STORE_RETRY_S = (0.05, 2.0)  # seconds of the first and of the longest pause while the store is unreachable
 
 
 class DueSchedule(Struct, frozen=True, eq=False):
-    """A schedule, its cell as read, and the turn to write."""
+    """A schedule, its cell as read, and the turn, which has the ticks to enqueue now and the new state of the cell."""
 
     schedule: Schedule
     cell: Cell | None
@@ -55,13 +55,11 @@ class Scheduler:
         self.name = f"scheduler/{os.uname().nodename}:{os.getpid()}"
         self._store = app.store
         self._presence = SchedulerPresence(app.store)
-        self._seen: set[str] = set()  # schedules that this scheduler has read before
-        self._refused: dict[str, str] = {}  # notices about schedules whose messages the store refuses
-        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # `put` may be called in a signal handler
+        self._seen: set[str] = set()  # names of schedules that this scheduler has read before
+        self._refused: dict[str, str] = {}  # by schedule: why the store refused its last message
+        self._stops: queue.SimpleQueue[None] = queue.SimpleQueue()  # a signal handler may call `put` of a SimpleQueue
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
-
-    # -- life
 
     def run(self) -> None:
         """Enqueue ticks until `stop` is called."""
@@ -81,7 +79,7 @@ class Scheduler:
             try:
                 wait_s = self.step() / 1000
             except (Unsupported, ReadOnly, SchemaError):
-                raise  # a retry would fail too
+                raise  # trying again would fail too
             except StoreError as error:
                 if not failed_s:
                     self._notice("store_unavailable", str(error))
@@ -92,7 +90,7 @@ class Scheduler:
                 failed_s = 0.0
 
     def stop(self) -> None:
-        """End `run` soon. May be called from any thread, or a signal handler."""
+        """Let `run` return soon. May be called from any thread, and from a signal handler."""
         self._stops.put(None)
 
     def _is_stopped(self, wait_s: float) -> bool:
@@ -103,7 +101,7 @@ class Scheduler:
         return True
 
     def start(self) -> None:
-        """Run in a new thread, until `stop` and `join`."""
+        """Run the scheduler in a new thread, until `stop` and `join`."""
         self._thread = threading.Thread(target=self._run_kept, name="redrive-scheduler", daemon=True)
         self._thread.start()
 
@@ -111,11 +109,11 @@ class Scheduler:
         try:
             self.run()
         except BaseException as error:
-            self._error = error  # `join` raises the error, but possibly much later
+            self._error = error  # `join` raises it again, but possibly much later
             print(many_lines(redact(f"redrive: {self.name} ended:\n{traceback.format_exc()}")), file=sys.stderr)
 
     def join(self) -> None:
-        """Wait until the thread ends. Raises the error that ended it, if any."""
+        """Wait until the thread ends. Raises the error that ended the thread, if any."""
         if self._thread is not None:
             self._thread.join()
         if self._error is not None:
@@ -137,13 +135,11 @@ class Scheduler:
         self.stop()
         await asyncio.to_thread(self.join)
 
-    # -- ticks
-
     def step(self) -> int:
-        """Enqueue the due ticks; returns the milliseconds until the next tick, at most STEP_MS.
+        """Enqueue the ticks that are due; return the milliseconds until the next tick, at most STEP_MS.
 
-        Raises StoreError if the store fails: then the ticks were either not enqueued, or enqueued and recorded in their
-        cells.
+        Raises StoreError if the store fails: then the ticks were not enqueued, or they were enqueued and recorded in
+        their cells.
         """
         dues = self.look(self.app.schedules.values())
         for batch in _batches([due for due in dues if _changes(due)], self._store.traits.batch_max):
@@ -154,7 +150,7 @@ class Scheduler:
         return max(0, min(waits, default=STEP_MS))
 
     def look(self, schedules: Iterable[Schedule]) -> list[DueSchedule]:
-        """Read the state of these schedules and decide which ticks are due. Writes nothing."""
+        """Read the state of these schedules and decide which of their ticks are due. Writes nothing."""
         listed = list(schedules)
         cells, now_ms = self._store.cells.read([s.key for s in listed]), self._store.now_ms()
         most = self._store.traits.batch_max
@@ -167,8 +163,8 @@ class Scheduler:
         return DueSchedule(schedule, cell, cut(made, most))
 
     def put(self, dues: Sequence[DueSchedule]) -> None:
-        """Enqueue these ticks and swap the cells of their schedules, in one commit. If another scheduler changed one of
-        the cells first, each schedule is read again and enqueued alone."""
+        """Enqueue the ticks of these schedules and swap their cells, in one commit. If another scheduler changed one of
+        the cells first, each schedule is read again and its ticks are enqueued alone."""
         try:
             self._commit(dues)
         except (Conflict, EnqueueError):
@@ -180,8 +176,8 @@ class Scheduler:
         try:
             self._commit(dues)
         except Conflict:
-            pass  # another scheduler wrote this turn; the next step continues
-        except EnqueueError as error:  # only this schedule's message was refused
+            pass  # another scheduler wrote this turn; the next step goes on from there
+        except EnqueueError as error:  # only the message of this schedule was refused
             if self._refused.get(schedule.name) != str(error):
                 self._refused[schedule.name] = str(error)
                 self._notice("schedule_refused", f"{schedule.name}: {error}")
@@ -193,8 +189,6 @@ class Scheduler:
         puts = self.app.put(drafts, swaps=[swap_of(due.schedule, due.cell, due.turn.state) for due in dues])
         if self.app.events:
             self._tell(dues, iter([put.id for put in puts]))
-
-    # -- telling
 
     def _tell(self, dues: Sequence[DueSchedule], ids: Iterator[str]) -> None:
         for due in dues:
@@ -229,7 +223,7 @@ def _wait_ms(due: DueSchedule, now_ms: int) -> int:
 
 
 def _batches(dues: Sequence[DueSchedule], most: int) -> Iterator[list[DueSchedule]]:
-    """Split the due schedules into groups whose ticks fit one put."""
+    """Split the due schedules into lists whose ticks fit into one put of `most` messages."""
     batch: list[DueSchedule] = []
     for due in dues:
         if batch and sum(len(d.turn.ticks) for d in (*batch, due)) > most:
@@ -241,7 +235,7 @@ def _batches(dues: Sequence[DueSchedule], most: int) -> Iterator[list[DueSchedul
 
 
 def run(scheduler: Scheduler) -> None:
-    """Run a scheduler until SIGTERM or SIGINT."""
+    """Run a scheduler until the process gets SIGTERM or SIGINT."""
     with _stopped_by_signals(scheduler):
         scheduler.run()
 

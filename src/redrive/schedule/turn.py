@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from .cron import Cron, Every, latest, next_after
 
-MISSED_MAX = 1000  # missed ticks that `all` enqueues; beyond this, the oldest are dropped
-ON_TIME_MS = 5_000  # a tick is missed if it is later, or its successor is due
-TAKE_OVER_MS = 60_000  # a changed spec is kept this long before a scheduler with another spec may change it back
-AHEAD_MAX_MS = 24 * 3600 * 1000  # a state further in the future was written under a wrong clock
+MISSED_MAX = 1000  # most missed ticks that `all` enqueues; the oldest ones beyond are dropped
+ON_TIME_MS = 5_000  # ms; a tick is missed if it is later than this, or if the next tick is due too
+TAKE_OVER_MS = 60_000  # ms for which a changed spec is kept before a scheduler with another spec may change it back
+AHEAD_MAX_MS = 24 * 3600 * 1000  # ms; a state further in the future was written under a wrong clock
 
 
 class Missed(StrEnum):
@@ -28,8 +28,8 @@ class Missed(StrEnum):
 
 
 class ScheduleState(Struct, frozen=True):
-    """The state of a schedule: every tick up to `seen_ms` is handled, and `last_ms` was the last one enqueued.
-    `changed_ms` is when `spec` changed."""
+    """The state of a schedule: every tick up to `seen_ms` is handled, `last_ms` is the last tick that was enqueued, and
+    `changed_ms` is when `spec` last changed."""
 
     spec: str
     seen_ms: int
@@ -39,8 +39,8 @@ class ScheduleState(Struct, frozen=True):
 
 
 class Turn(Struct, frozen=True):
-    """The ticks to enqueue now, oldest first, and the state to write with them. `left_out` spans the ticks that the
-    policy drops: after the first time, before the second."""
+    """The ticks of a schedule to enqueue now, oldest first, and the state to write with them. `left_out` is the span of
+    ticks that the policy drops: after the first time, and before the second."""
 
     state: ScheduleState
     ticks: tuple[int, ...] = ()
@@ -87,7 +87,7 @@ def _due(times: Cron | Every, missed: Missed, state: ScheduleState, now_ms: int,
 
 
 def cut(turn: Turn, most: int) -> Turn:
-    """Cut a turn to its first `most` ticks; the others stay due in its state."""
+    """Cut a turn to its first `most` ticks; the others stay due by the turn's state."""
     if len(turn.ticks) <= most:
         return turn
     last_ms = turn.ticks[most - 1]
@@ -95,6 +95,6 @@ def cut(turn: Turn, most: int) -> Turn:
 
 
 def resumed(state: ScheduleState, missed: Missed, paused: bool, now_ms: int) -> ScheduleState:
-    """Pause or resume a schedule's state; with `skip`, a resumed schedule continues from now."""
+    """Return the state paused or resumed. With `skip`, a schedule that is resumed continues from now."""
     seen_ms = now_ms if state.paused and not paused and missed is Missed.SKIP else state.seen_ms
     return replace(state, paused=paused, seen_ms=seen_ms)

@@ -13,12 +13,12 @@ _MONTHS = ("", "January", "February", "March", "April", "May", "June", "July", "
            "November", "December")  # fmt: skip
 _DAY_NUMBERS = {name[:3].upper(): n for n, name in enumerate(_DAYS[:7])}
 _MONTH_NUMBERS = {name[:3].upper(): n for n, name in enumerate(_MONTHS) if name}
-_TIMES_MAX = 6  # times of a day that are listed one by one
+_TIMES_MAX = 6  # most times of a day that are listed one by one
 _ANY = "*"
 
 
 class _Unworded(Exception):
-    """A field without words here, such as `L` or `5#3`."""
+    """A field that this module cannot describe, such as `L` or `5#3`."""
 
 
 def words(times: Cron | Every) -> str:
@@ -68,7 +68,7 @@ def _hours(hour: str) -> str:
 
 
 def _step(field: str, unit: str, whole: int) -> str | None:
-    """The words for `*/n`; None for another field. Raises _Unworded if `n` does not divide `whole`."""
+    """Return the words for `*/n`; None for another field. Raises _Unworded if `n` does not divide `whole`."""
     if not field.startswith("*/"):
         return None
     n = _number(field[2:])
@@ -93,7 +93,7 @@ def _date(day: str, month: str, weekday: str, *, daily: bool) -> str:
 
 
 def _list(field: str, numbers: Mapping[str, int] | None = None, names: tuple[str, ...] = ()) -> str:
-    """The words for a list of values and ranges, such as `1-5,7`."""
+    """Return the words for a list of values and ranges, such as `1-5,7`."""
     ranges = []
     for part in field.split(","):
         ends = [_number(end, numbers) for end in part.split("-")]
@@ -104,7 +104,7 @@ def _list(field: str, numbers: Mapping[str, int] | None = None, names: tuple[str
 
 
 def _numbers(field: str) -> list[int]:
-    """The values of a list without ranges; empty for any other field."""
+    """Return the values of a list without ranges; none for any other field."""
     return [int(part) for part in field.split(",")] if field.replace(",", "").isdecimal() else []
 
 

@@ -1,4 +1,4 @@
-"""Alert when a figure of the fleet goes above a threshold, and when it is below again.
+"""Alert when a figure of the fleet rises above a threshold, and when it is below the threshold again.
 
 `rule.py` defines what can be watched, `measure.py` reads the figures, `grouping.py` groups the effects of one outage,
 `machine.py` decides, and `watch.py` checks every five seconds, in one process of the fleet. `on.py` is `app.on`.

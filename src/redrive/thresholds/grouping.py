@@ -1,8 +1,8 @@
 """Group alerts with one cause: tasks and queues that an outage of a dependency pushes above a threshold.
 
 While the breaker of a dependency is open, its tasks and queues do not fire one by one: they form one subject, the
-dependency. They stay in it until they are below the threshold, even after the breaker closes; otherwise each would fire
-then.
+dependency. They stay in it until their figures are below the threshold, even after the breaker closes; otherwise each
+would fire then.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ OPEN = ("open", "half_open", "forced_open")
 
 
 class Surroundings:
-    """The mutes and the failing dependencies, each read at most once per check of all rules."""
+    """Reads mutes and failing dependencies, each at most once per check of all rules."""
 
     def __init__(self, store: Store, app: Registry) -> None:
         self._store, self._app = store, app
 
     def muted(self, subject: FigureSubject) -> bool:
-        """True if alerts about the subject are muted. Raises StoreError."""
+        """True if a person muted alerts about the subject. Raises StoreError."""
         if subject.task or subject.queue:
             return self._mutes.cover(queue=subject.queue, task=subject.task)
         schedule = self._app.schedules.get(subject.about)
@@ -38,8 +38,8 @@ class Surroundings:
         return self._mutes.cover(dependency=subject.about)
 
     def cause(self, subject: FigureSubject) -> str | None:
-        """The one dependency that the task, or each task of the queue, calls, if its breaker is not closed and alerts
-        about the subject are not muted. Raises StoreError."""
+        """Return the dependency whose outage explains the subject: the only one that the task, or the tasks of the
+        queue, call, if its breaker is not closed and alerts about the subject are not muted. Raises StoreError."""
         called = [dependency_of(self._app, subject.task)] if subject.task else dependencies_of(self._app, subject.queue)
         if len(called) != 1 or called[0] not in self._failing or self.muted(subject):
             return None
@@ -51,7 +51,7 @@ class Surroundings:
 
     @cached_property
     def _failing(self) -> frozenset[str]:
-        """The dependencies whose breakers are not closed, not counting per-key breakers."""
+        """The dependencies whose breakers are not closed; the breakers of single keys do not count."""
         return frozenset(c.name for c in Controls(self._store, self._app).list(waiting=False) if c.breaker in OPEN)
 
 
@@ -62,7 +62,7 @@ def group_values(
     figures: Mapping[FigureSubject, float],
     cause: Callable[[FigureSubject], str | None],
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Return all values and the dependencies of grouped subjects, by key. A subject that fires alone is not grouped."""
+    """Return all values, and the dependency of each grouped subject, by key. One that fires alone is not grouped."""
     values: dict[str, float] = {}
     groups = dict(joined)
     for subject, value in figures.items():
@@ -78,7 +78,7 @@ def group_values(
 
 
 def members(groups: Mapping[str, str], dependency: str) -> Sequence[FigureSubject]:
-    """The subjects in a dependency's group, in order."""
+    """Return the subjects in a dependency's group, in the order of their keys."""
     return [subject_of(key) for key, name in sorted(groups.items()) if name == dependency]
 
 

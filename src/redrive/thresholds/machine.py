@@ -9,8 +9,8 @@ from .rule import AlertRule
 
 
 class AlertState(Struct, frozen=True, array_like=True):
-    """The state of one subject of a rule: since when it has been above the threshold (0: it is not), since when it has
-    been below while it fires, when it fired (0: it does not fire), when the last alert was sent, and the last value."""
+    """The state of a subject of a rule: since when it has been above the threshold (0: it is not) or, while it fires,
+    below it; when it fired (0: it does not fire); when the last alert was sent; and the last value."""
 
     above_ms: int = 0
     below_ms: int = 0
@@ -22,11 +22,11 @@ class AlertState(Struct, frozen=True, array_like=True):
 def step(
     rule: AlertRule, state: AlertState, value: float | None, now_ms: int, *, muted: bool = False
 ) -> tuple[AlertState | None, str | None]:
-    """Return the next state, None if nothing is left to store, and the alert to send: firing, resolved or None.
+    """Return the next state (None: nothing to store), and the alert to send: firing, resolved or None.
 
-    A `value` of None, for a subject that is gone, such as an empty queue, counts as below. While `muted`, no firing
-    alert is sent; if the subject still fires afterwards, it is sent then. A resolved alert follows each firing one that
-    was sent, even while muted, and is never sent alone.
+    A `value` of None means that the subject is gone, such as an empty queue, and counts as below the threshold. While
+    `muted`, no firing alert is sent; if the subject still fires afterwards, the alert is sent then. A resolved alert
+    follows each firing alert that was sent, even while muted, and no other.
     """
     if value is not None and value > rule.above:
         above_ms = state.above_ms or now_ms

@@ -1,4 +1,4 @@
-"""Read the figures for the rules, each at most once per check of all rules."""
+"""Read the figures that rules compare, each at most once per check of all rules."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ..status import schedule_statuses, worked, worker_reports
 from ..store import Store
 from .rule import AlertRule
 
-WINDOW_MS = 15 * MINUTE_MS  # window of error rates and percentiles
-RUNS_MIN = 20  # fewer runs in the window give no share and no percentile
-NAMES_MAX = 200  # queues and tasks whose history is read, the most recently active ones
+WINDOW_MS = 15 * MINUTE_MS  # length of the period over which error rates and percentiles are computed
+RUNS_MIN = 20  # with fewer runs in the window there is no share and no percentile
+NAMES_MAX = 200  # most queues and tasks whose history is read, the most recently active ones
 
 
 class FigureSubject(NamedTuple):
@@ -33,14 +33,14 @@ class FigureSubject(NamedTuple):
 
 
 class Figures:
-    """The figures of a store at one moment, read when a rule asks for them. Reading raises StoreError, and Unsupported
-    if the store does not keep them."""
+    """The figures of a store at one moment, each read when a rule first needs it. Reading raises StoreError, and
+    Unsupported if the store does not keep the figure."""
 
     def __init__(self, store: Store, app: Registry) -> None:
         self._store, self._app = store, app
 
     def of(self, rule: AlertRule) -> dict[FigureSubject, float]:
-        """The figures that a rule compares, by subject."""
+        """Return the figures that a rule compares with its threshold, by subject."""
         match rule.name:
             case "depth" | "dead" | "age":
                 values = {FigureSubject(queue): value for queue, value in self._lanes(rule.name)}
@@ -72,7 +72,7 @@ class Figures:
             yield queue, {"depth": counts.ready, "dead": counts.dead, "age": counts.oldest_age_s}[name]
 
     def _without_worker(self) -> Iterator[tuple[str, float]]:
-        """Queues with due messages but without a living worker, and the number of due messages."""
+        """Yield each queue that has due messages and no living worker, with the number of its due messages."""
         known = worked(self._workers)
         paused = self._store.paused()
         for queue, counts in self._counts.items():
@@ -80,7 +80,7 @@ class Figures:
                 yield queue, counts.ready
 
     def _hung(self) -> Iterator[tuple[str, float]]:
-        """The living workers that cannot start messages, and for how long, in seconds."""
+        """Yield each living worker that cannot start messages, with the seconds for which it has been so."""
         now_ms = self._store.now_ms()
         for info in self._workers or ():
             if info.hung is not None and not info.gone:
@@ -111,7 +111,8 @@ class Figures:
         return read_objectives(self._store, self._app)
 
     def _burns(self, rule: AlertRule) -> Iterator[tuple[FigureSubject, float]]:
-        """Burn rates. With `above`, that of the shortest windows; without, that of the first alert that fires."""
+        """Yield burn rates by objective: with `above`, that of the shortest windows; else of the first alert that
+        fires."""
         for slo in self._objectives:
             subject = FigureSubject(task=slo.name) if slo.kind == "task" else FigureSubject(queue=slo.name)
             if rule.above:

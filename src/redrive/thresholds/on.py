@@ -51,11 +51,11 @@ def on(
 
 
 def rules_of(app: Registry) -> list[Watched]:
-    """The rules that `on` registered and that were not unregistered."""
+    """Return the rules that `on` registered and that were not unregistered since."""
     return list(_declared.get(app, ()))
 
 
 def post(app: Registry, url: str) -> None:
-    """Post the alerts of the rules registered so far to this webhook too."""
+    """Post the alerts of the rules that are registered so far to the webhook at `url` too."""
     rules, hook = _declared.setdefault(app, []), Webhook(url)
     rules += [Watched(each, hook, channel_of(url)) for each in dict.fromkeys(watched.rule for watched in rules)]

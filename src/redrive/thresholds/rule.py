@@ -1,4 +1,4 @@
-"""Rules: which figure to compare, with which threshold, for how long."""
+"""Rules: which figure to compare with which threshold, and for how long."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..message import Filter
 
 
 class AlertKind(NamedTuple):
-    """A kind of alert: its unit (count, seconds, share or rate), the default of `above`, or None, the default of
-    `for_`, and whether it takes a queue and a task."""
+    """A kind of alert: the unit of its figure (count, seconds, share or rate), the default of `above` (None: it has
+    none), the default of `for_`, and whether a rule of the kind may name a queue and a task."""
 
     unit: str
     above: float | None
@@ -42,9 +42,9 @@ WORDS = {
 
 
 class AlertRule(Struct, frozen=True, kw_only=True):
-    """An alert on a threshold: it fires once the figure has been above `above` for `for_ms`, is sent again each
-    `every_ms` while it fires, and is resolved once the figure has been below for `for_ms`. `queue` and `task` restrict
-    it."""
+    """A rule for alerts: it fires once the figure has been above `above` for `for_ms`, is sent again each `every_ms`
+    while it fires, and is resolved once the figure has been below for `for_ms`. `queue` and `task` restrict the rule to
+    these."""
 
     name: str
     above: float
@@ -59,12 +59,12 @@ class AlertRule(Struct, frozen=True, kw_only=True):
         return KINDS[self.name].unit
 
     def takes(self, queue: str | None, task: str | None = None) -> bool:
-        """True if the rule covers this queue and task."""
+        """True if the rule is about this queue and task."""
         return self.queue in (None, queue) and self.task in (None, task)
 
     @property
     def where(self) -> Filter:
-        """A filter for the rule's queue and task."""
+        """Return a filter of messages for the rule's queue and task."""
         return Filter(queue=self.queue, task=self.task)
 
 
@@ -77,7 +77,7 @@ def rule(
     queue: str | None = None,
     task: str | None = None,
 ) -> AlertRule:
-    """Validate and return a rule. Raises ConfigError."""
+    """Return the rule for these settings. Raises ConfigError for an invalid one."""
     kind = KINDS[name]
     for what, given, taken in (("queue", queue, kind.queue), ("task", task, kind.task)):
         if given is not None and not taken:
@@ -109,7 +109,7 @@ def _above(name: str, unit: str, above: float | str) -> float:
 
 
 def figure_text(unit: str, value: float) -> str:
-    """Format a figure in its unit."""
+    """Return a figure as text in its unit."""
     match unit:
         case "seconds":
             return show(round(value, 3)) if value else "0s"

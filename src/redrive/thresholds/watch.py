@@ -36,12 +36,12 @@ from .rule import AlertRule, figure_text
 LOOK_S = 5.0
 KEPT_MS = 7 * 24 * 3600 * 1000
 UNSENT_MAX = 100
-AFFECTED_MAX, NAMED_MAX = 100, 5  # tasks and queues that an alert lists, and that its text names
+AFFECTED_MAX, NAMED_MAX = 100, 5  # most tasks and queues that an alert lists, and that its text names
 FIRING, RESOLVED = "firing", "resolved"
 
 
 class Watched(NamedTuple):
-    """A rule, the receiver of its alerts, and the receiver's name, which is the same in every process."""
+    """A rule, the function that gets its alerts, and the name of that receiver, which is the same in every process."""
 
     rule: AlertRule
     tell: Callable[[Alert], object]
@@ -49,7 +49,7 @@ class Watched(NamedTuple):
 
     @property
     def cell(self) -> str:
-        """The cell of the rule's states. The key is a hash of the rule, so a changed rule starts over."""
+        """The key of the cell with the rule's states. It contains a hash of the rule, so a changed rule starts over."""
         of = msgspec.json.encode([self.channel, self.rule])
         return f"threshold/{self.rule.name}/{hashlib.blake2b(of, digest_size=8).hexdigest()}"
 
@@ -57,14 +57,14 @@ class Watched(NamedTuple):
 class _Kept(Struct, array_like=True):
     looked_ms: int = 0
     states: dict[str, AlertState] = {}
-    groups: dict[str, str] = {}  # dependency whose outage groups a subject, by the key of the subject
+    groups: dict[str, str] = {}  # name of the dependency whose outage groups a subject, by the subject's key
 
 
 class _StateChange(NamedTuple):
     subject: FigureSubject
     word: str
     state: AlertState
-    affected: Sequence[FigureSubject] = ()  # the subjects that an outage groups, the worst first
+    affected: Sequence[FigureSubject] = ()  # the subjects that an outage groups under this one, the worst first
 
 
 class Watching:
@@ -78,13 +78,13 @@ class Watching:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, if there are rules and the store has cells."""
+        """Start the thread that checks the rules, if there are rules and the store has cells."""
         if self._rules and self._app.store.traits.cells:
             self._thread = threading.Thread(target=self._run, name="redrive-thresholds", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread; waits at most a second for a slow receiver."""
+        """Stop the thread; waits at most a second for a slow receiver of an alert."""
         self._closed.set()
         if self._thread is not None:
             self._thread.join(1.0)
@@ -94,13 +94,13 @@ class Watching:
             try:
                 self.look()
             except StoreError:
-                continue  # the worker reports an outage itself
+                continue  # the worker itself reports an outage of the store
             except Exception:
                 if not self._closed.is_set():
                     complain("looking at thresholds")
 
     def look(self) -> None:
-        """Check the rules that are due once, and send their alerts. Raises StoreError."""
+        """Check once the rules that are due, and send their alerts. Raises StoreError."""
         unsent, self._unsent = self._unsent, []
         for watched, alert in unsent:
             self._send(watched, alert)
@@ -131,7 +131,7 @@ class Watching:
         try:
             watched.tell(alert)
         except NotSent:
-            self._unsent = [*self._unsent, (watched, alert)][-UNSENT_MAX:]  # retried at the next check
+            self._unsent = [*self._unsent, (watched, alert)][-UNSENT_MAX:]  # sent again at the next check
         except Exception:
             complain(f"{watched.channel} on an alert:\n{traceback.format_exc()}")
 
@@ -162,7 +162,7 @@ class Watching:
 def _step(
     rule: AlertRule, kept: _Kept, figures: Mapping[FigureSubject, float], around: Surroundings, now_ms: int
 ) -> tuple[_Kept, list[_StateChange]]:
-    """Return the next states by subject, and the alerts to send."""
+    """Return the next states of a rule's subjects, and the changes that alerts report."""
     cause = around.cause if rule.name in GROUPED else lambda _: None
     values, groups = group_values(rule, kept.states, kept.groups, figures, cause)
     left: dict[str, AlertState] = {}
@@ -185,7 +185,7 @@ def _step(
 
 
 def _first_state(states: Mapping[str, AlertState], group: Sequence[FigureSubject]) -> AlertState:
-    """The first state of a group: above the threshold for as long as the first of its members."""
+    """Return the first state of a group: above the threshold since the first of its members was."""
     since = [state.above_ms for each in group if (state := states.get(key_of(each))) is not None]
     return AlertState(above_ms=min(since, default=0))
 
@@ -194,7 +194,7 @@ _kept = msgspec.json.Decoder(_Kept).decode
 
 
 def place_in_words(subject: FigureSubject) -> str:
-    """The subject's queue or task in words."""
+    """Return the subject's queue or task in words."""
     of = f"task {subject.task}" if subject.task else f"queue {subject.queue}"
     return f"{of} on queue {subject.queue}" if subject.task and subject.queue else of
 
@@ -207,7 +207,7 @@ def text_of(
     now_ms: int,
     affected: Sequence[FigureSubject] = (),
 ) -> str:
-    """The text of an alert, in one sentence."""
+    """Return the text of an alert, in one sentence."""
     of = place_in_words(affected[0] if affected else subject)
     value, above = figure_text(rule.unit, state.value), figure_text(rule.unit, rule.above)
     what = {
@@ -251,7 +251,7 @@ def _command(name: str, subject: FigureSubject, is_group: bool) -> Sequence[str]
 
 
 class WatchService(Service):
-    """Watches the rules of an app beside a worker."""
+    """Watches the thresholds of these rules beside a worker."""
 
     def __init__(self, app: Registry, rules: Sequence[Watched], name: str, change: Notify) -> None:
         self._watching = Watching(app, rules)
@@ -265,7 +265,7 @@ class WatchService(Service):
 
 @contextmanager
 def watching(app: Registry, rules: Collection[Watched]) -> Iterator[None]:
-    """Watch these rules until the block ends."""
+    """Watch the thresholds of these rules until the block ends."""
     watch = Watching(app, [*rules])
     watch.start()
     try:
