@@ -1,4 +1,4 @@
-"""The store on Redis, and on servers that speak its protocol."""
+"""The store on Redis, and on other servers that speak Redis's protocol."""
 
 from __future__ import annotations
 

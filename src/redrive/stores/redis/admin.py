@@ -39,8 +39,8 @@ from .pages import QUEUES_AT_ONCE, with_faults
 from .preflight import about, findings
 from .rows import LETTERS, id_bytes, id_text
 
-CHECKED_MAX = 100  # damaged messages that `check` lists
-ODD_MAX = 20  # set members without a message that `check` lists
+CHECKED_MAX = 100  # most damaged messages that `check` lists
+ODD_MAX = 20  # most set members without a message that `check` lists
 
 
 _CANCELS = (Cancel.UNKNOWN, Cancel.CANCELLED, Cancel.REQUESTED, Cancel.TOO_LATE)
@@ -57,7 +57,7 @@ class RedisAdmin(RedisNamespace):
         seen = [(handles[at].redrives, LETTERS[handles[at].lane], ms) for at, ms in zip(ours, delays_ms, strict=True)]
         made = [draft.id or new_id(self.now_ms()) for draft in _drafts(verdict)]
         asked = (seen, _words_of(verdict, made, arguments), swap_rows(swaps, arguments))
-        # A retry after a lost reply would meet its own swaps and drafts, and could not report the result.
+        # A repetition after a lost reply would meet its own swaps and drafts, and could not report the result.
         once = bool(swaps) or isinstance(verdict, Replace)
         sent_s = time.monotonic()
         reply = self._link.call("triage", arguments.listed(self._now(), asked), again=not once)
@@ -151,7 +151,7 @@ class RedisAdmin(RedisNamespace):
         return problems + ([f"and {len(bad) - CHECKED_MAX:,} more messages"] if len(bad) > CHECKED_MAX else [])
 
     def _odd(self) -> Iterator[tuple[bytes, bytes, str, bytes, bytes]]:
-        """Yield set members that belong to no message: key, member, reason, queue and group of a taken place."""
+        """Yield set members that belong to no message: key of the set, member, reason, queue and group of its place."""
         queues, names = self._queues(), self._looks.failure_names()
         for first in range(0, max(len(queues), len(names), 1), QUEUES_AT_ONCE):
             last, at, cursor = first + QUEUES_AT_ONCE, 0, "0"
@@ -165,7 +165,7 @@ class RedisAdmin(RedisNamespace):
                     break
 
     def _bad(self) -> dict[bytes, str]:
-        """The messages that are unreadable, quarantined as damaged, or in no lane, each with the reason."""
+        """The members of messages that are unreadable, quarantined as damaged, or in no lane, with the reasons."""
         bad: dict[bytes, str] = {}
         cursor = "0"
         while True:
@@ -198,7 +198,7 @@ class RedisAdmin(RedisNamespace):
             message = stored[0]
             keep(message if message.damage is not None else replace(message, damage=Damage(why)))
             done = ""
-            for _ in range(2):  # a message found for the first time is quarantined, and repaired in the second pass
+            for _ in range(2):  # the first pass quarantines a message just found, the second repairs it
                 _, rows = self._call("verify", ("0", True, True), id)
                 done = rows[2].decode() if rows else done
             report.append(f"message {message.id}: {done or 'it cannot be mended: ' + why}")
@@ -220,7 +220,7 @@ def _drafts(verdict: Verdict) -> list[Draft]:
 
 
 def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Sequence[Any]:
-    """The verdict as arguments of a script. `made`: the id of the draft that it puts."""
+    """Return the verdict as arguments of a script. `made`: the ids of the drafts that the verdict puts."""
     match verdict:
         case Redrive(to_queue=to_queue, attempts=attempts, run=run, keep_deadline=keep_deadline):
             return ("redrive", to_queue, attempts, run, keep_deadline)

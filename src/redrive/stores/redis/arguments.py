@@ -1,4 +1,4 @@
-"""The arguments of scripts of the Redis store."""
+"""Encode the arguments of the Redis store's scripts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .rows import LETTERS, NO_NAME, pack, tail
 
 
 class Arguments:
-    """Arguments of a script: values as msgpack, and separate byte strings, to which the values refer by index."""
+    """Arguments of a script: values as msgpack, and separate byte strings, to which values refer by their index."""
 
     def __init__(self) -> None:
         self._blobs: list[bytes] = []
 
     def blob(self, blob: bytes) -> int:
-        """Add a byte string; returns its index in ARGV."""
+        """Add a byte string; returns its index in the script's ARGV."""
         self._blobs.append(blob)
         return len(self._blobs) + 2
 
     def blobs(self, blobs: Sequence[bytes]) -> int:
-        """Add byte strings; returns the index of the first in ARGV."""
+        """Add byte strings; returns the index of the first one in the script's ARGV."""
         first = len(self._blobs) + 3
         self._blobs += blobs
         return first
@@ -35,7 +35,7 @@ class Arguments:
 def draft_rows(
     drafts: Sequence[Draft], ids: Sequence[str], zones: dict[tuple[int, str], int], arguments: Arguments
 ) -> list[list[Any]]:
-    """Drafts as rows for `_puts.lua`; new zones (priority and queue) are added to `zones`."""
+    """Return drafts as rows for `_puts.lua`. Adds their zones (priority and queue) to `zones`, each with its number."""
     rows = []
     for draft, id in zip(drafts, ids, strict=True):
         zone = zones.setdefault((draft.priority, draft.queue), len(zones))
@@ -48,7 +48,7 @@ def draft_rows(
 
 
 def restored_rows(messages: Sequence[Message], arguments: Arguments) -> list[list[Any]]:
-    """Messages at rest as rows for `restore.lua`."""
+    """Return messages at rest as rows for `restore.lua`."""
     rows = []
     for m in messages:
         last = m.faults[-1] if m.faults else None

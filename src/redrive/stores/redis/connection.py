@@ -1,7 +1,7 @@
 """Connections to Redis, by redis-py without its pools and clients.
 
-All keys of a namespace are in one slot, so there is one server to contact even in a cluster; session.py follows it when
-it moves.
+All keys of a namespace are in one slot, so there is one server to contact even in a cluster; session.py follows that
+slot when it moves.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from redis.retry import Retry
 
 from .url import Address, RedisUrl
 
-# A peer that disappears silently is noticed after 10 + 3 × 5 s, even on a connection that only listens.
+# Notices a peer that disappears silently after 10 + 3 × 5 s, even on a connection that only listens.
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 
 
 class Connection:
-    """An open connection. Raises redis-py's errors; waits at most `timeout_s` for data."""
+    """An open connection. Raises redis-py's errors; a read waits at most for the URL's `timeout`."""
 
     def __init__(self, url: RedisUrl, address: Address | None) -> None:
         self.address = address
-        self.sent = False  # True if a command was sent completely and not answered: then its outcome is unknown
+        self.sent = False  # True: a command was sent completely but not answered, so its outcome is unknown
         self.idle_since_s = 0.0
         self._redis = _open(url, address)
         self._redis.connect()
 
     def run(self, *command: bytes | str | int) -> Any:
-        """Send a command; returns its reply."""
+        """Send a command; returns the reply to it."""
         self.send(*command)
         return self.read()
 
@@ -50,7 +50,7 @@ class Connection:
         return reply
 
     def can_read(self) -> bool:
-        """True if data arrived or the connection broke: then `read` does not block."""
+        """True if data has arrived or the connection is broken, so that `read` does not block."""
         return bool(self._redis.can_read(0))
 
     def fileno(self) -> int:
@@ -62,7 +62,7 @@ class Connection:
         return self.fileno() < 0
 
     def is_silent(self) -> bool:
-        """True if no data arrived while the connection was idle. Data means that the server closed it or is gone."""
+        """True if no data arrived while the connection was idle. Data means that the server closed or lost it."""
         if self.closed:
             return False
         poll = select.poll()
@@ -70,23 +70,23 @@ class Connection:
         return not poll.poll(0)
 
     def drop(self) -> None:
-        """Close the connection without any request to the server."""
+        """Close the connection without a request to the server."""
         with contextlib.suppress(Exception):
             self._redis.disconnect()
 
     def leave_to_parent(self) -> None:
-        """In a forked child: close only the child's copy of the socket, as redis-py detects the fork."""
+        """In a forked child: close only the child's copy of the socket. redis-py sees the fork, and sends nothing."""
         self.drop()
 
 
 def _open(url: RedisUrl, address: Address | None) -> Any:
-    driver: Any = redis  # untyped: redis-py's connection classes lack types
+    driver: Any = redis  # `Any`, as redis-py's connection classes lack types
     options: dict[str, Any] = {
         "db": url.db,
         "username": url.username,
         "password": url.password,
         "socket_timeout": url.timeout_s,
-        "retry": Retry(NoBackoff(), 0),  # the session retries, and knows which calls may be repeated
+        "retry": Retry(NoBackoff(), 0),  # no retries here: the session knows which calls may be repeated
         "protocol": 2,
     }
     if address is None:
@@ -94,7 +94,7 @@ def _open(url: RedisUrl, address: Address | None) -> Any:
     options |= {
         "host": address.host,
         "port": address.port,
-        "socket_connect_timeout": url.timeout_s / 2,  # half, as a name may have two addresses
+        "socket_connect_timeout": url.timeout_s / 2,  # half the time, as a name may have two addresses to try
         "socket_keepalive": True,
         "socket_keepalive_options": {
             getattr(socket, name): value for name, value in _KEEPALIVE.items() if hasattr(socket, name)
@@ -104,15 +104,15 @@ def _open(url: RedisUrl, address: Address | None) -> Any:
 
 
 class ConnectionSlot(Protocol):
-    """The source of connections for calls."""
+    """A source of connections for calls: the pool, or a waiting thread's own connection."""
 
     def take(self, deadline_s: float) -> Connection: ...
 
     def give(self, connection: Connection) -> None:
-        """Return a connection after use."""
+        """Return a connection to its source after use."""
 
     def lose(self, connection: Connection) -> None:
-        """Return a connection that is unusable."""
+        """Return a connection that is unusable; its source closes it."""
 
     def clear(self) -> None:
-        """Close idle connections, since their server does not answer any more."""
+        """Close the idle connections, as their server no longer answers."""

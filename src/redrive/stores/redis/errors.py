@@ -1,4 +1,4 @@
-"""Translate errors of redis-py: if to retry, on which connection, and which error to raise."""
+"""Translate errors of redis-py: is a retry useful, on which connection, and which error is raised in the end?"""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from redis import exceptions as ex
 
 from ...errors import ConfigError, RedriveError, StoreError, StoreFull, StoreUnavailable
 
-LOST, SLOW = "lost", "slow"  # codes beside the server's: a broken connection, and a timeout
-# Codes by class, subclasses first. redis-py strips the code from an error with its own class.
+LOST, SLOW = "lost", "slow"  # codes for errors that are not the server's: a broken connection, and a timeout
+# Codes by class of error, subclasses first. redis-py strips the code from an error that has a class.
 _CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
     (ex.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
     (ex.AuthenticationError, "NOAUTH"),
@@ -27,18 +27,18 @@ _CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
     (ex.ReadOnlyError, "READONLY"),
     (ex.NoPermissionError, "NOPERM"),
 )
-# Redis 6.2 wraps the error of a command in a script: "ERR Error running script (…): @user_script:3: … -OOM command …"
+# Redis 6.2 wraps the error of a script's command: "ERR Error running script (…): @user_script:3: … -OOM command …"
 _WITHIN = re.compile(r"(?:: -|: )(OOM|READONLY|MISCONF|NOPERM|MOVED|ASK|TRYAGAIN|CLUSTERDOWN|NOREPLICAS)\b")
 _NOPERM = ("NOPERM", "ACL failure in script", "The user executing the script can't")  # texts by version
 _AGAIN = {LOST, "LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "ASK", "CLUSTERDOWN", "BUSY", "NOSCRIPT"}
 _ELSEWHERE = {LOST, SLOW, "LOADING", "READONLY", "MASTERDOWN", "NOAUTH"}
 _SETTINGS = {"NOAUTH", "WRONGPASS", "NOPERM", "MOVED"}
-# A failed connection has no code, only the system's message.
+# A connection that fails has no code: these are parts of the system's message.
 _REFUSED = ("Name or service not known", "nodename nor servname", "CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 
 
 def code_of(error: ex.RedisError) -> str:
-    """The server's code of the error, or LOST, or SLOW."""
+    """Return the server's code for an error, or LOST, or SLOW."""
     for kind, code in _CLASSES:
         if isinstance(error, kind):
             return code
@@ -50,23 +50,23 @@ def code_of(error: ex.RedisError) -> str:
 
 
 def passes(error: ex.RedisError) -> bool:
-    """True if the same call may succeed when retried soon."""
+    """True if a call that failed with this error may succeed when it is repeated soon."""
     return code_of(error) in _AGAIN and not is_refusal(error)
 
 
 def is_lost(error: ex.RedisError) -> bool:
-    """True if this connection, and all older ones, are unusable: they lead to the same server."""
+    """True if the connection with this error is unusable, and all older ones too, as they lead to the same server."""
     return code_of(error) in _ELSEWHERE
 
 
 def is_refusal(error: ex.RedisError) -> bool:
-    """True if the server, or the name service, rejected the settings in the URL."""
+    """True if the error means that the server or the name service rejected the settings in the URL."""
     return code_of(error) in _SETTINGS or any(words in str(error) for words in _REFUSED)
 
 
 def store_error(error: ex.RedisError, where: str, *, opened: bool) -> RedriveError:
-    """The typed error for an error of redis-py. A refusal of the first call is a wrong setting; later it is temporary
-    trouble, such as a password being changed, and must not end a worker."""
+    """Return the redrive error for an error of redis-py. A refusal is a wrong setting if no call has succeeded yet;
+    later it may pass, as when a password is being changed, and must not end a worker."""
     code = code_of(error)
     words = " ".join(str(error).split()) or type(error).__name__
     text = f"{where}: {words}" if code in words or code in (LOST, SLOW) else f"{where}: {code} {words}"

@@ -32,12 +32,12 @@ from .rows import NO_NAME
 
 ACK, RETRY, DIE, POISON = range(4)
 WORDS = (Settled.OK, Settled.STALE, Settled.CANCELLED)
-_MEMBER = 44  # hex digits of a handle that identify the message; priority and queue follow
+_MEMBER = 44  # hex digits in a handle that identify the message, before priority and queue
 _fault = msgspec.json.Encoder().encode
 
 
 class RedisSettling:
-    """A batch of settlements: its arguments for the script, and its results from the reply.
+    """A batch of settlements: encodes the arguments of the script, and decodes results from the script's reply.
 
     Plain acks of one queue and priority are sent as two strings, counted retries as columns, all others as a row each.
     """
@@ -45,8 +45,8 @@ class RedisSettling:
     def __init__(self, settlements: Sequence[Settlement], traits: Traits, now_ms: Callable[[], int]) -> None:
         self.arguments = Arguments()
         self._words = [Settled.OK] * len(settlements)
-        self._zones: dict[tuple[int, str], int] = {}  # zones of follow-ups
-        # By priority and queue, and whether each ack swaps a cell.
+        self._zones: dict[tuple[int, str], int] = {}  # numbers of the zones (priority and queue) of follow-ups
+        # By (zone in the handle, True if each ack swaps a cell): plain acks.
         self._acks: dict[tuple[str, bool], tuple[list[int], list[str], list[int], list[Swap]]] = {}
         self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}
         self._moves: list[tuple[int, Settlement]] = []
@@ -56,7 +56,7 @@ class RedisSettling:
 
     def _sort(self, settlements: Sequence[Settlement]) -> None:
         seen = {s.receipt.handle for s in settlements}
-        plain = len(seen) == len(settlements)  # if not, a message occurs twice, and order matters
+        plain = len(seen) == len(settlements)  # False: a message occurs twice, so the order matters
         acks = self._acks
         for at, s in enumerate(settlements):
             handle, fence = s.receipt
@@ -115,7 +115,7 @@ class RedisSettling:
         return acks, moves, [*self._zones], swap_rows(swaps, self.arguments) if swaps else (), wanted, retries
 
     def _are_apart(self, settlements: Sequence[Settlement]) -> bool:
-        """True if no two of them swap the same cell: otherwise the order matters."""
+        """True if each cell is swapped at most once by the settlements: otherwise their order matters."""
         if self._apart is None:
             keys = [swap.key for s in settlements for swap in s.swaps]
             self._apart = len(set(keys)) == len(keys)
@@ -182,7 +182,7 @@ _is_handle = re.compile("[0-9a-f]{44}[0-3].", re.S).match
 
 
 class HeldReceipts:
-    """The receipts that may be valid, in the form for scripts."""
+    """The receipts of some that may be valid, in the form that scripts take."""
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
         self.at = [
@@ -197,7 +197,7 @@ class HeldReceipts:
 
 
 def _zone(text: str) -> tuple[int, str]:
-    """Priority and queue, from the end of a handle."""
+    """Return priority and queue from the end of a handle."""
     return int(text[0]), text[1:]
 
 
@@ -208,7 +208,7 @@ def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:
 
 
 def _crash_details(decision: Decision) -> tuple[Any, ...]:
-    """The deferral as stored text, True if the process died, True if the message ran alone; empty if none applies."""
+    """Return (deferral as JSON, True if the run's process died, True if it ran alone), or () if none of these holds."""
     match decision:
         case RetryAt(deferral=deferral, crashed=crashed) if deferral is not None or crashed:
             return None if deferral is None else text(deferral), crashed, crashed and not decision.in_company
@@ -227,12 +227,12 @@ def _fingerprint(fault: Fault | None) -> str | None:
 
 
 def skip_row(ask: ClaimRequest) -> dict[str, int] | None:
-    """The tasks that a claim skips, as a map for scripts."""
+    """Return the tasks that a claim skips, as a map for scripts; None if it skips none."""
     return dict.fromkeys(ask.skip, 1) if ask.skip else None
 
 
 def swap_rows(swaps: Sequence[Swap], arguments: Arguments) -> list[tuple[str, int, int | None, int | None]]:
-    """Swaps as `_cells.lua` takes them."""
+    """Return the swaps in the form that `_cells.lua` takes. Adds their values to `arguments`."""
     return [
         (swap.key, swap.version, None if swap.value is None else arguments.blob(swap.value), swap.ttl_ms)
         for swap in swaps

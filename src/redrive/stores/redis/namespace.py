@@ -25,11 +25,11 @@ from .session import Session
 from .url import RedisUrl
 from .wake import Wake
 
-LOOK_EVERY_S = 0.01  # how often a waiter reads a clock that the server does not have
+LOOK_EVERY_S = 0.01  # how often a waiting thread reads `clock_ms`, a clock set by hand
 
 
 class RedisNamespace(Store):
-    """The parts that all of the store shares."""
+    """The parts that all of the Redis store shares: session, waits and clock."""
 
     traits = Traits(name="redis", groups_by=REDIS_GROUPS_BY)
 
@@ -58,7 +58,7 @@ class RedisNamespace(Store):
             self._link.saw_clock(now, sent_s)
 
     def _now(self) -> bytes:
-        """The time for a script; empty if the server should use its own."""
+        """Return the time as an argument for a script; empty if the script must read the server's clock."""
         return b"" if self._clock_ms is None else b"%d" % self._clock_ms()
 
     def _call(self, script: str, asked: Any, *blobs: bytes) -> Any:
@@ -72,7 +72,7 @@ class RedisNamespace(Store):
         self._link.close()
 
     def _check_written(self, reply: Any, swaps: Sequence[Swap]) -> Any:
-        """The reply; raises the error if it says why nothing was written."""
+        """Return the reply of a script that writes. Raises the error if the reply says why nothing was written."""
         if reply[0] == b"stored":
             raise EnqueueError(f"a message with id {id_text(reply[1].hex())} is already stored; nothing was written")
         if reply[0] == b"conflict":
@@ -85,13 +85,13 @@ class RedisNamespace(Store):
         return sorted(held | said)
 
     def _named(self) -> tuple[set[str], set[str]]:
-        """The queues that have ever had messages, and those with settings."""
+        """Return the queues that have ever had messages, and the queues that have settings."""
         held, said = self._call("queues", None)
         return {*names_of(held)}, {*names_of(said)}
 
 
 class RedisCells:
-    """Cells in the same namespace."""
+    """The cells of a Redis store, in the namespace of its messages."""
 
     def __init__(self, store: RedisNamespace) -> None:
         self._store = store
@@ -106,7 +106,7 @@ class RedisCells:
         return [word == 1 for word in words]
 
     def _timed(self, script: str, arguments: Arguments, asked: Any) -> Any:
-        """Run a script and set the clock by its time, so that later readings are not before this call."""
+        """Run a script and set the clock by the time in its reply, so that no later reading is before this call."""
         sent_s = time.monotonic()
         now, answer = self._store._link.call(script, arguments.listed(self._store._now(), asked))
         self._store._saw_clock(now, sent_s)

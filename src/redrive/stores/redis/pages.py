@@ -1,7 +1,7 @@
-"""Read pages of messages from the Redis store, and dead ones by failure.
+"""Read pages of messages from the Redis store, and group dead messages by failure.
 
-A page is read in two steps: the places of messages in the order of rest, then those messages, which are filtered here.
-Other messages are ordered by due time, so a page of them examines all waiting ones.
+A page of messages at rest is read in two steps: their places in the order of rest, then the messages themselves, which
+are filtered here. Messages that wait or run are ordered by due time, so a page of these examines all of them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from ..failure_groups import grouped
 from .rows import LETTERS, RedisMessage, fatal_of, id_text, member_number, names_of, readable
 
 RunScript = Callable[..., Any]  # call(script, arguments, *blobs)
-RestPlace = tuple[int, bytes]  # the time of rest (0: not at rest), and the member
+RestPlace = tuple[int, bytes]  # of a message: the time of rest in ms (0: not at rest), and its member in the sorted set
 WithFault = tuple[Message, Fault | None]
 PAGE, FIND_AT_ONCE = 500, 1000
-RESTING_AT_ONCE = 10_000  # places of messages at rest that one script examines
-LOOKED = 20_000  # limit of messages for a script that filters them
+RESTING_AT_ONCE = 10_000  # most places of messages at rest that one script call examines, over all of its queues
+LOOKED = 20_000  # most messages that one script call examines for a filter
 QUEUES_AT_ONCE = 200
-GROUPS_MOST = 200  # failure groups that are searched in parallel
+GROUPS_MOST = 200  # most failure groups whose messages are read in parallel
 _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 _LAST_MS = 2**53
 
 
 def with_faults(call: RunScript, ids: Sequence[bytes]) -> list[WithFault | None]:
-    """The messages with these ids, each with the fault that it died of."""
+    """Return the messages with these ids, each with the fault that it died of; None for one that is not stored."""
     return [None if pair is None else pair[1] for pair in _with_places(call, ids)]
 
 
 def _with_places(call: RunScript, ids: Sequence[bytes]) -> list[tuple[RestPlace, WithFault] | None]:
-    """Like `with_faults`, with the place of each message."""
+    """Like `with_faults`, with the place of each message besides."""
     entries: list[tuple[RestPlace, WithFault] | None] = []
-    while True:  # as many messages at a time as fit into a reply
+    while True:  # each call returns as many messages as fit into one reply
         some = ids[len(entries) : len(entries) + FIND_AT_ONCE]
         _, messages, states, *beside = call("find", None, b"".join(some))
         if some and not messages:
@@ -52,13 +52,13 @@ def _with_places(call: RunScript, ids: Sequence[bytes]) -> list[tuple[RestPlace,
                 continue
             whole = readable(id_text(id.hex()), RedisMessage(message, state, *rest))
             entries.append(((whole.rested_ms or 0, message[4:10] + id), (whole, fatal_of(whole, state))))
-        if len(entries) >= len(ids):  # checked after the call: a closed store must raise even for an empty list
+        if len(entries) >= len(ids):  # after the first call, since a closed store must raise even for an empty list
             _add_damage(call, ids, entries)
             return entries
 
 
 def _add_damage(call: RunScript, ids: Sequence[bytes], entries: list[tuple[RestPlace, WithFault] | None]) -> None:
-    """Add to quarantined damaged messages the reason and their old state."""
+    """Add the damage, with reason and original state, to messages that were quarantined as damaged."""
     aside = [n for n, one in enumerate(entries) if one is not None and one[1][0].reason == DAMAGED]
     if not aside:
         return
@@ -73,7 +73,7 @@ def _add_damage(call: RunScript, ids: Sequence[bytes], entries: list[tuple[RestP
 
 
 class RedisSearch:
-    """Searches messages. `call` runs a script; `queues` returns every queue that may have messages."""
+    """Finds messages. `call` runs a script; `queues` returns every queue that may have messages."""
 
     def __init__(self, call: RunScript, queues: Callable[[], list[str]]) -> None:
         self._call, self._queues = call, queues
@@ -94,7 +94,7 @@ class RedisSearch:
         return Page(messages)
 
     def failure_groups(self, where: Filter, now_ms: int | None) -> list[FailureGroup]:
-        """Dead messages by failure group, the largest first. `now_ms`: the time, if the trend is wanted."""
+        """Dead messages by failure group, the largest first. `now_ms`: the time if the trend is wanted, or None."""
         plain = where == Filter(task=where.task, fingerprint=where.fingerprint)
         groups = self._indexed(where, now_ms is not None) if plain else self._looked_through(where, now_ms)
         return sorted(groups, key=lambda group: (-group.count, group.fingerprint, group.task))
@@ -117,20 +117,20 @@ class RedisSearch:
             if resting == [Lane.DEAD] and where.queue is None and (where.task or where.fingerprint) is not None:
                 names = self._failures(where)
                 keys = keys if names is None else [("", name) for name in names]
-            looked = chain((2000, 4000, 8000), repeat(LOOKED))  # a page that fills up early need not search far
+            looked = chain((2000, 4000, 8000), repeat(LOOKED))  # the first pages, which fill up early, search less far
             yield from self._pages(lambda at: self._at_rest(keys, where, at, page, next(looked)), after)
 
     def _pages(
         self, next_places: Callable[[RestPlace], tuple[list[RestPlace], RestPlace | None]], after: RestPlace
     ) -> Iterator[tuple[RestPlace, WithFault]]:
-        """Yield messages and places by page. `next_places` returns also where its search stopped, None at the end."""
+        """Yield messages with their places. `next_places`: the places after one, and where its search stopped."""
         while True:
             places, looked = next_places(after)
             for place, stored in zip(
                 places, with_faults(self._call, [member[6:] for _, member in places]), strict=True
             ):
                 if stored is not None and (stored[0].damage is not None or (stored[0].rested_ms or 0) == place[0]):
-                    yield place, stored  # a message without a row has moved meanwhile
+                    yield place, stored  # otherwise the message has moved since its place was read
             if not places and looked is None:
                 return
             before, after = after, looked or places[-1]
@@ -143,7 +143,7 @@ class RedisSearch:
         yield from (entry for entry in _with_places(self._call, ids) if entry is not None and entry[0] > after)
 
     def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: RestPlace, limit: int) -> list[RestPlace]:
-        """The next places of messages not at rest, in the order of puts."""
+        """Return the first `limit` places after `after` of messages in these lanes, in the order of puts."""
         first = list[bytes]()
         for lane in lanes:
             for at in range(0, len(queues), QUEUES_AT_ONCE):
@@ -154,23 +154,23 @@ class RedisSearch:
         return [(0, member) for member in first]
 
     def _with_large(self, first: list[bytes], key: str, after: bytes, limit: int) -> list[bytes]:
-        """Merge the first `limit` of these members and of a large set, which the server scans page by page."""
+        """Return the first `limit` of these members and of a large set, which the server scans page by page."""
         cursor = "0"
         while True:
             before = first[-1] if len(first) == limit else b""
             next_cursor, members = self._call("scan", (key, cursor), after, before)
-            first = nsmallest(limit, {*first, *members})  # a scan may return a member twice
+            first = nsmallest(limit, {*first, *members})  # removes duplicates: a scan may return a member twice
             cursor = next_cursor.decode()
             if cursor == "0":
                 return first
 
     def _failures(self, where: Filter) -> list[str] | None:
-        """The names of the failure groups with these fingerprints and tasks; None if there are too many."""
+        """The names of the failure groups that fit the filter's fingerprints and tasks; None if there are too many."""
         names = self.failure_names(where, GROUPS_MOST + 1)
         return names if len(names) <= GROUPS_MOST else None
 
     def failure_names(self, where: Filter = Filter(), most: int | None = None) -> list[str]:
-        """The names of these failure groups; slightly more than `most` at worst."""
+        """The names of the failure groups that fit the filter; the search ends when it has `most` or a few more."""
         names = dict[str, None]()
         cursor = "0"
         while True:
@@ -183,7 +183,7 @@ class RedisSearch:
     def _at_rest(
         self, keys: Sequence[tuple[str, str]], where: Filter, after: RestPlace, limit: int, look: int
     ) -> tuple[list[RestPlace], RestPlace | None]:
-        """The next places of messages at rest, the oldest first; and where the search stopped, None at the end."""
+        """The places after `after` of messages at rest, the oldest first; and where to continue, None at the end."""
         since = max(after[0], where.since_ms or 0)
         until = _LAST_MS if where.until_ms is None else where.until_ms - 1
         member = after[1] if since == after[0] else b""
@@ -200,7 +200,7 @@ class RedisSearch:
         places = nsmallest(limit, [place for place in places if end is None or place <= end])
         return places, places[-1] if len(places) == limit else end
 
-    # -- dead ones by what killed them
+    # -- dead messages by failure
 
     def _indexed(self, where: Filter, trend: bool) -> list[FailureGroup]:
         rows: dict[bytes, list[Any]] = {}
@@ -238,18 +238,18 @@ class RedisSearch:
 
 
 def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:
-    """Values of a filter as a map for a script."""
+    """Return a filter's values for one field as a map for scripts; None if the filter does not restrict it."""
     return None if wanted is None else dict.fromkeys([wanted] if isinstance(wanted, str) else wanted, 1)
 
 
 def _chooses(lane: Lane | None, where: Filter) -> bool:
-    """True if some of the messages read may not match the filter."""
+    """True if the messages that are read for this filter may include some that do not match it."""
     sifted = Filter(queue=where.queue, ids=where.ids)
-    if lane is Lane.DEAD:  # the script filters dead messages by every field but the error
+    if lane is Lane.DEAD:  # the script compares all fields but the error
         sifted = replace(where, error=None)
     return where != sifted
 
 
 def _member(number: int) -> bytes:
-    """A key that sorts after every member with that number, and before those with the next."""
+    """Return a key that sorts after every member with this number, and before those with the next number."""
     return b"" if number < 0 else number.to_bytes(8, "big")[2:] + b"\xff" * 17

@@ -15,8 +15,8 @@ Read-only commands (queue list, dlq list, job show, store doctor) need no more t
     ACL SETUSER looker reset on >PASSWORD %R~{redrive}:* -@all +@read +@connection +time +evalsha_ro +script|load +info
         +config|get +cluster|slots
 
-Redis 6.2 has neither `%R~` nor EVALSHA_RO: there it is `~{redrive}:*` and `+evalsha`, and what the scripts may call is
-what keeps it from writing.
+Redis 6.2 has neither `%R~` nor EVALSHA_RO: there use `~{redrive}:*` and `+evalsha`; scripts of this user still cannot
+call commands that write.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from .errors import code_of
 from .session import Session
 
 VERSION_LEAST = (6, 2)
-MEMORY_MOST = 0.8  # share of maxmemory above which the doctor warns
+MEMORY_MOST = 0.8  # share of maxmemory in use above which the doctor warns
 NO_AOF = (
     "the append-only file is off: a restart or crash of the server loses every message since its last snapshot, or all "
     "of them; run CONFIG SET appendonly yes, and write it into the server's configuration"
 )
-# Returns the time, and checks that the user may call the commands of every script.
+# Returns the time, after a check that the user may call the commands of every script.
 _PROBE = """
 redis.call(redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH', KEYS[1] .. 'x:', '')
 return redis.call('TIME')
 """
 _LOOK_PROBE = "return redis.call('TIME')"
-_warned: set[str] = set()  # servers whose missing append-only file this process has reported
+_warned: set[str] = set()  # servers without append-only file about which this process has warned
 _log = logging.getLogger("redrive.stores")
 
 
 class RedisServerInfo(Struct, frozen=True):
-    """The facts in a server's INFO."""
+    """Facts from a server's reply to INFO."""
 
     engine: str
     version: tuple[int, ...]
@@ -69,11 +69,11 @@ def preflight(link: Session) -> RedisServerInfo:
     """Check the server; warn, once per process, if it has no append-only file.
 
     Raises Refused, with the remedy, for a server that may drop messages; ConfigError for one that is too old or is not
-    what the URL says; StoreUnavailable for a replica, or if it cannot be reached.
+    what the URL says; StoreUnavailable for a replica, or if the server cannot be reached.
     """
     link.add("probe", _PROBE)
     try:
-        link.call("probe", [])  # a call by the namespace's slot first, so that INFO goes to the node of that slot
+        link.call("probe", [])  # a script call first, so that INFO goes to the node of the namespace's slot
     except ConfigError as error:
         if not _only_looks(link, error):
             raise
@@ -95,12 +95,12 @@ def preflight(link: Session) -> RedisServerInfo:
 
 
 def _only_looks(link: Session, error: ConfigError) -> bool:
-    """True if the refused user may read but not write."""
+    """True if the user, who was refused with `error`, may read but not write. Then sets the session to read only."""
     refused = error.__cause__
     if not isinstance(refused, redis.RedisError) or code_of(refused) != "NOPERM" or _may_write(link):
         return False
     link.add("look_probe", _LOOK_PROBE)
-    for verb in ("EVALSHA_RO", "EVALSHA"):  # EVALSHA_RO exists from Redis 7 on
+    for verb in ("EVALSHA_RO", "EVALSHA"):  # Redis has EVALSHA_RO from version 7 on
         link.only_look(f"user {link.url.username or 'default'!r} may only look: it has no right to write", verb=verb)
         try:
             link.call("look_probe", [])
@@ -113,7 +113,7 @@ def _only_looks(link: Session, error: ConfigError) -> bool:
 def _may_write(link: Session) -> bool:
     def ask(c: Connection) -> bool:
         try:
-            c.run("DEL", link.root + b"-")  # no such key exists
+            c.run("DEL", link.root + b"-")  # a key that never exists
         except redis.RedisError as error:
             if code_of(error) == "NOPERM":
                 return False
@@ -124,7 +124,7 @@ def _may_write(link: Session) -> bool:
 
 
 def look(link: Session) -> RedisServerInfo:
-    """Read INFO, which reports the eviction policy even if CONFIG is forbidden, as with many providers."""
+    """Read INFO: it has the eviction policy even where CONFIG is forbidden, as with many providers."""
     text = link.command("INFO").decode(errors="replace")
     said = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     valkey = said.get("server_name") == "valkey"
@@ -145,7 +145,7 @@ def look(link: Session) -> RedisServerInfo:
 
 
 def findings(link: Session) -> Iterator[str]:
-    """Yield a line for each unsafe or slow setting."""
+    """Yield a line for each unsafe or slow setting of the server."""
     server = look(link)
     if server.version < VERSION_LEAST:
         yield _too_old(server)
@@ -177,7 +177,7 @@ def findings(link: Session) -> Iterator[str]:
 
 
 def about(link: Session) -> dict[str, str | int]:
-    """The data of `Store.info` about Redis; the memory is the whole server's."""
+    """Return the data of `Store.info` about the server; `memory_bytes` is all of its memory in use."""
     server = look(link)
     return {
         "engine": server.engine + (" (cluster)" if server.mode == "cluster" else ""),
@@ -187,7 +187,7 @@ def about(link: Session) -> dict[str, str | int]:
 
 
 def setting(link: Session, name: str) -> str | None:
-    """A setting of the server; None if it may not be read."""
+    """Read a setting of the server; None if the user may not read it, or the server does not have it."""
 
     def ask(c: Connection) -> str | None:
         try:

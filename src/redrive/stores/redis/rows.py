@@ -1,4 +1,4 @@
-"""Messages as the Redis store keeps them: encode puts, and decode claims and reads.
+"""The form in which the Redis store keeps messages: encode puts, and decode claims and reads.
 
 The bytes are described in `redis/scripts/_states.lua`.
 """
@@ -18,9 +18,9 @@ from ...message import DAMAGED, Damage, Delivery, Draft, Lane, Message, Receipt
 from ..lifecycle import died_of
 from ..meta import read_deferral
 
-KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # flags of a message's state
+KEY, GROUP, HAS_PROGRESS, CANCEL, SUSPECT, COLD = 1, 2, 8, 16, 32, 128  # bits of the flags in a message's state
 PLACE = 0
-NO_NAME = "\0"  # the worker of a lease requested without a name; an empty one means no worker
+NO_NAME = "\0"  # stands for the empty name of a worker, as an empty text means that there is no worker
 LANES = {b"R": Lane.READY, b"L": Lane.LEASED, b"D": Lane.DEAD, b"Q": Lane.QUARANTINE, b"K": Lane.DONE}
 _RESTING = (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)
 LETTERS = {lane: letter.decode() for letter, lane in LANES.items()}
@@ -29,7 +29,7 @@ _tuple = tuple.__new__
 
 
 class RareFields(msgspec.Struct, omit_defaults=True, gc=False):
-    """The rare fields of a draft. Scripts read them too, so they contain no bytes."""
+    """The rare fields of a draft. Scripts read them too, so no field holds bytes."""
 
     key: str | None = msgspec.field(default=None, name="k")
     group: str | None = msgspec.field(default=None, name="g")
@@ -44,11 +44,11 @@ class RareFields(msgspec.Struct, omit_defaults=True, gc=False):
     traceparent: str | None = msgspec.field(default=None, name="r")
 
 
-RedisCount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # the range that `_states.lua` checks
+RedisCount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # in the range that `_states.lua` checks
 
 
 class Cold(msgspec.Struct, gc=False):
-    """The rare fields of a state, with the names in `_states.lua` and `_groups.lua`."""
+    """The rare fields of a message's state, with the names that `_states.lua` and `_groups.lua` use."""
 
     worker: str | None = msgspec.field(default=None, name="w")
     queue: str | None = msgspec.field(default=None, name="q")
@@ -60,7 +60,7 @@ class Cold(msgspec.Struct, gc=False):
     turn: RedisCount | None = msgspec.field(default=None, name="t")
     wake_ms: RedisCount | None = msgspec.field(default=None, name="wk")
     fingerprint: str | None = msgspec.field(default=None, name="fp")
-    error: str | None = msgspec.field(default=None, name="er")  # may be prefixed with its fingerprint and "\0"
+    error: str | None = msgspec.field(default=None, name="er")  # or fingerprint, "\0" and error
     deferral: str | None = msgspec.field(default=None, name="df")
 
 
@@ -74,7 +74,7 @@ _NO_RARE, _NO_COLD = RareFields(), Cold()
 
 
 def names_of(raw_names: Iterable[bytes]) -> list[str]:
-    """The names of queues or groups in a set. A name that is not UTF-8 is not redrive's, and is left out."""
+    """Return the names of queues or groups in a set, without those that are not UTF-8, which redrive never writes."""
     names = []
     for raw in raw_names:
         with suppress(UnicodeDecodeError):
@@ -91,12 +91,12 @@ def id_text(hexed: str) -> str:
 
 
 def member_number(member: bytes) -> int:
-    """The number in a member of a sorted set: the order of puts."""
+    """Return the number in a member of a sorted set, by which messages are in the order of puts."""
     return int.from_bytes(member[:6], "big")
 
 
 def tail(draft: Draft, id: str) -> bytes:
-    """The encoded message from its task to its end."""
+    """Return the end of an encoded message, from its task on."""
     if (
         draft.headers
         or draft.key is not None
@@ -131,7 +131,7 @@ def _rare(draft: Draft, id: str) -> RareFields:
 
 
 class RedisMessage(NamedTuple):
-    """What Redis has of one message."""
+    """The values that Redis stores for one message."""
 
     message: bytes
     state: bytes | None
@@ -158,7 +158,7 @@ def _to_message(
     lane, attempt, crashes, alone, redrives, life, held = Lane.READY, 0, 0, 0, 0, 0, 0
     if state is not None:
         letter, fence, flags, attempt, crashes, alone, redrives, _, due, life, held = _HEAD.unpack_from(state)
-        lane = LANES.get(letter) or Lane(f"lane-{letter.decode().lower()}")  # a lane of a newer version
+        lane = LANES.get(letter) or Lane(f"lane-{letter.decode().lower()}")  # a lane that a newer version writes
         if flags & COLD:
             cold = _cold(state[_HEAD.size :])
             worker = cold.worker
@@ -214,7 +214,7 @@ UNREADABLE = (msgspec.MsgspecError, struct.error, ValueError, TypeError, KeyErro
 
 
 def readable(id: str, stored: RedisMessage) -> Message:
-    """Like `to_message`; from an unreadable message the readable parts, with its damage."""
+    """Like `to_message`, but of an unreadable message return the readable parts, with the damage."""
     try:
         return to_message(id, stored)
     except UNREADABLE as error:
@@ -222,7 +222,7 @@ def readable(id: str, stored: RedisMessage) -> Message:
 
 
 def _stand_in(id: str, stored: RedisMessage, error: Exception) -> Message:
-    """The message from its readable parts, each tried separately."""
+    """Return a message from those parts that are readable, each tried by itself, with the damage."""
     raw = {"message": stored.message.hex()} | ({} if stored.state is None else {"state": stored.state.hex()})
     raw |= {f"fault {n}": repr(fault) for n, fault in enumerate(stored.faults or ())}
     readable_part, sound = Message(id, "", "", b"", id), stored._replace(faults=None)
@@ -238,7 +238,7 @@ _NOTHING_PUT = msgspec.msgpack.encode((0, 0, 2, 0, "", "", None, b""))
 
 
 def fatal_of(message: Message, state: bytes | None) -> Fault | None:
-    """The fault that a message died of, by which it is queried and grouped."""
+    """Return the fault that a message died of, by which it is queried and grouped; None if it did not die of one."""
     if message.damage is not None or state is None or not state[5] & COLD or not message.faults:
         return None
     cold = _cold(state[_HEAD.size :])
@@ -252,7 +252,7 @@ def claimed_of(
     part: Sequence[Any], queue: str, worker: str, until: int
 ) -> tuple[list[Delivery], list[tuple[bytes, str]]]:
     """Decode the claims of one request and priority: {request, priority, members, messages, rare, faults}; returns the
-    deliveries, and the members of unreadable messages with reasons."""
+    deliveries, and the members of unreadable messages with the reasons."""
     try:
         return deliveries_of(part, queue, worker, until), []
     except UNREADABLE:
@@ -270,7 +270,7 @@ def claimed_of(
 
 
 def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> list[Delivery]:
-    """The deliveries of one request and priority. Raises one of UNREADABLE if any message is unreadable."""
+    """Return the deliveries of one request and priority. Raises one of UNREADABLE if any message is unreadable."""
     _, priority, members, messages, rare, faults = part
     hexed, where = members.hex(), f"{priority}{queue}"
     rows = _rows(b"\xdd" + (len(members) // 22).to_bytes(4, "big") + b"".join(messages))
@@ -287,7 +287,7 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
             receipt = _tuple(Receipt, (handle + where, message.fence))
         else:
             message, due = _first_claim(id, row, worker, until), row[1] + row[3]
-            receipt = _tuple(Receipt, (handle + where, 1))  # takes half the time of Receipt(…)
+            receipt = _tuple(Receipt, (handle + where, 1))  # in half the time of Receipt(…)
         if message.queue != queue:
             raise ValueError(f"it stands in queue {queue!r} and names {message.queue!r}")
         deliveries.append(Delivery(message, receipt, until, due))
@@ -295,7 +295,7 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
 
 
 def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[bytes], bytes | None, int]]:
-    """The messages claimed before, by number: state, faults, progress, and due time."""
+    """Return, by its index, what is stored of each message claimed before: state, faults, progress, and due time."""
     known, first = {}, 0
     for n in range(0, len(rare), 5):
         last = first + rare[n + 2]
@@ -305,7 +305,7 @@ def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[
 
 
 def _first_claim(id: str, row: ClaimRow, worker: str, until: int) -> Message:
-    """The common case, in as few steps as possible."""
+    """Return a message that is claimed for the first time, the common case, in as few steps as possible."""
     _, enqueued, marks, _, task, queue, rare, body = row
     if rare is None:
         return Message(id, task, queue, body, id, Lane.LEASED, marks & 3, until, 1, 1, enqueued, enqueued, worker, None)

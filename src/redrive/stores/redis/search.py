@@ -13,11 +13,11 @@ from .pages import QUEUES_AT_ONCE, with_faults
 from .rows import id_bytes, id_text, names_of
 
 GROUPS_AT_ONCE = 500
-ID_PAGES_MAX = 400  # pages of some 5,000 ids that the server scans
+ID_PAGES_MAX = 400  # how many pages of some 5,000 ids the server scans at most
 
 
 class RedisQueries(RedisNamespace):
-    """Queries of the Redis store."""
+    """The queries of the Redis store."""
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         known = [id for id in dict.fromkeys(ids) if is_id(id)]

@@ -1,5 +1,5 @@
-"""A session with the Redis server: scripts called by name, retried after temporary errors, each waiting no longer for
-data than the URL's `timeout`; in a cluster by the node of the namespace's slot; and the server's clock, estimated
+"""A session with the Redis server: scripts called by name, repeated after temporary errors, each waiting no longer for
+data than the URL's `timeout`; in a cluster, on the node of the namespace's slot; and the server's clock, estimated
 without requests."""
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from .url import Address, RedisUrl
 
 T = TypeVar("T")
 Arg = bytes | int | str
-RETRY_FOR_S = 2.0  # shorter than a worker's own patience
+RETRY_FOR_S = 2.0  # how long a call is repeated: shorter than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
-# The scripts that write nothing.
+# The names of scripts that write nothing.
 LOOKS = frozenset(
     (
         *("check", "counts", "damage", "due_counts", "failure_groups", "failures", "find", "group_names", "groups"),
         *("ids", "live", "look", "look_probe", "odd", "paused", "queues", "read_cells", "resting", "scan", "verify"),
     )
 )
-HOPS_MAX = 5  # how often a call follows MOVED without a pause
+HOPS_MAX = 5  # how many times a call follows MOVED before it pauses
 
 
 class Script(Struct, frozen=True):
-    """A script and its hash on the server."""
+    """A script, and the hash by which the server knows it."""
 
     text: str
     sha: str
 
 
 def script_text(name: str) -> str:
-    """The text of a script, after the shared pieces that its first line lists."""
+    """Return the text of a script, with the shared pieces that its first line lists before it."""
     folder = files(__package__) / "scripts"
     own = (folder / f"{name}.lua").read_text()
     first = own.partition("\n")[0]
@@ -52,14 +52,14 @@ def script_text(name: str) -> str:
 
 
 class _Tries:
-    """The attempts of one call: at growing intervals, for a bounded time."""
+    """The attempts of one call, at growing intervals, for a bounded time."""
 
     def __init__(self, begun_s: float) -> None:
         self._until_s = begun_s + RETRY_FOR_S
         self._delays, self._hops = iter(BACKOFF_S), 0
 
     def another(self, *, at_once: bool) -> bool:
-        """Wait until the next attempt is due; False if there is none."""
+        """Wait until the next attempt is due; False if there is none. `at_once`: do not wait, as after MOVED."""
         self._hops += at_once
         if at_once and self._hops <= HOPS_MAX:
             return True
@@ -71,10 +71,10 @@ class _Tries:
 
 
 class Session:
-    """Calls scripts on the server of a URL. Thread-safe, also after a fork. Connects at first use.
+    """Calls scripts on the server of a URL. Thread-safe, even after a fork. Connects at first use.
 
     Raises the errors of errors.py: StoreUnavailable when the server is unreachable, silent for too long or not ready;
-    StoreFull when it has no space; ConfigError when the first call is refused because of the URL.
+    StoreFull when the server has no space; ConfigError when it refuses the first call because of the URL.
     """
 
     def __init__(self, url: RedisUrl, *, failpoint: Callable[[str], None] = lambda point: None) -> None:
@@ -83,9 +83,9 @@ class Session:
         self._failpoint, self._clock = failpoint, Clock()
         self.saw_clock = self._clock.saw
         self._scripts: dict[str, Script] = {}
-        self.read_only = ""  # why writes are impossible: then only scripts of LOOKS are called
+        self.read_only = ""  # why writes are impossible, so that only scripts of LOOKS are called; or empty
         self._verb = "EVALSHA"
-        self._opened = False  # True if the server has answered once
+        self._opened = False  # True: the server has answered once
         self._nodes = Nodes(url)
         self._pool = ConnectionPool("Redis", lambda deadline_s: self.connect(), url.pool)
 
@@ -97,9 +97,9 @@ class Session:
         again: bool = True,
         repeated: Callable[[], Sequence[Arg]] | None = None,
     ) -> Any:
-        """Call a script; returns its reply. KEYS[1] is the root of all its keys. The call is repeated after temporary
-        errors or a lost connection; with `again=False`, not once it was sent. After a lost reply, it is repeated with
-        the arguments from `repeated`, if given."""
+        """Call a script; returns its reply. KEYS[1] is the root of all its keys. After a temporary error or a lost
+        connection the call is repeated; with `again=False`, not once it was sent. After a lost reply, the repetition
+        has the arguments that `repeated` returns, if given."""
         if self.read_only and script not in LOOKS:
             raise ReadOnly(f"{self.where}: {self.read_only}; nothing was changed")
         known = self._scripts.get(script) or self.add(script, script_text(script))
@@ -119,14 +119,14 @@ class Session:
         return value
 
     def add(self, name: str, text: str) -> Script:
-        """Register a script for `call`."""
+        """Register a script under this name, for `call`; returns it with its hash."""
         script = Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
         self._scripts[name] = script
         return script
 
     def _evaluate(self, c: Connection, script: Script, args: Sequence[Arg]) -> Any:
-        """Run a script by its hash. Loads the script if the server lacks it, as after SCRIPT FLUSH, a restart or a
-        failover. Newer servers evict scripts sent by EVAL."""
+        """Run a script by its hash. Loads the script first if the server lacks it, as after SCRIPT FLUSH, a restart or
+        a failover. EVAL is not used, as newer servers evict scripts that it sends."""
         try:
             return c.run(self._verb, script.sha, 1, self.root, *args)
         except redis.exceptions.NoScriptError:
@@ -134,17 +134,17 @@ class Session:
             return c.run(self._verb, script.sha, 1, self.root, *args)
 
     def only_look(self, why: str, *, verb: str) -> None:
-        """Call only read-only scripts from now on, with the command `verb`."""
+        """From now on call only scripts that write nothing, with the command `verb`; `why` explains refused writes."""
         self.read_only, self._verb = why, verb
 
     def command(self, *words: Arg) -> Any:
-        """The reply to a plain command that may be repeated."""
+        """Send a plain command, one that may be repeated; returns the reply."""
         return self.attempt(lambda c: c.run(*words))
 
-    # -- trying again
+    # -- repetition
 
     def attempt(self, do: Callable[[Connection], T], *, again: bool = True, place: ConnectionSlot | None = None) -> T:
-        """The value of `do` on a connection of `place` (default: the pool), retried as in `call`."""
+        """Return the value of `do` on a connection of `place` (default: the pool). Repeats it as `call` does."""
         place = place or self._pool
         tries: _Tries | None = None
         begun_s = time.monotonic()
@@ -166,7 +166,7 @@ class Session:
                 if not (moved or passes(error)) or not tries.another(at_once=moved):
                     raise self._typed(error) from error
             except BaseException:
-                if c is not None:  # the connection may be between a command and its reply
+                if c is not None:  # there may be a command on it whose reply was not read
                     place.lose(c)
                 raise
             else:
@@ -201,11 +201,11 @@ class Session:
 
     @property
     def at(self) -> Address | None:
-        """The server with the namespace's keys, as far as is known."""
+        """The address of the server with the namespace's keys, as far as is known."""
         return self._nodes.at
 
     def connect(self) -> Connection:
-        """An additional connection, outside the pool if the caller keeps it. Raises redis-py's errors."""
+        """Open a connection outside the pool, for the caller to close. Raises redis-py's errors."""
         c = Connection(self.url, self._nodes.at)
         try:
             self._nodes.learn(c)
@@ -217,7 +217,7 @@ class Session:
     # -- the clock
 
     def now_ms(self) -> int:
-        """The server's clock in ms, estimated. Contacts the server only before the first call."""
+        """Return the server's estimated time in ms. Contacts the server only before the first estimate."""
         now = self._clock.now_ms()
         if now is None:
             sent_s = time.monotonic()
@@ -232,14 +232,14 @@ class Session:
 
 
 class Nodes:
-    """The server with the namespace's keys.
+    """Knows which server has the namespace's keys.
 
-    In a cluster that is the master of one slot. Another node answers MOVED, which is followed; an unreachable node is
-    skipped for the next known one.
+    In a cluster that is the master of one slot. Another node answers MOVED, which is followed; if a node is
+    unreachable, the next known one is tried.
 
     ASK and TRYAGAIN, while the slot moves, are waited out and not followed. The root of the keys (KEYS[1]) is itself
     not a key, so the old node answers ASK before a script begins, and without ASKING the new node refers back.
-    Otherwise a script would run where part of its keys is missing, and treat them as empty.
+    Otherwise a script would run where part of its keys is missing, and treat those as empty.
     """
 
     def __init__(self, url: RedisUrl) -> None:
@@ -249,11 +249,11 @@ class Nodes:
         self.at: Address | None = self._known[0] if self._known else None
 
     def follow(self, error: redis.RedisError, at: Address | None) -> bool:
-        """Follow MOVED and return True; if the error means that the node at `at` is unreachable, go to another one,
-        unless a thread already did."""
+        """Go to the node that MOVED names and return True; if the error means that the node `at` is unreachable, go to
+        the next known node, unless a thread did so before, and return False."""
         if at is None or not self._cluster:
             return False
-        if code_of(error) == "MOVED":  # MOVED SLOT HOST:PORT; an empty host means the same host
+        if code_of(error) == "MOVED":  # MOVED SLOT HOST:PORT; an empty host means the host that answered
             host, _, port = str(error).split()[-1].rpartition(":")
             self._go(Address(host.strip("[]") or at.host, int(port)))
             return True
@@ -266,7 +266,7 @@ class Nodes:
         self.at, self._stale = address, True
 
     def learn(self, c: Connection) -> None:
-        """Read the other nodes, once after each change."""
+        """Read the addresses of the cluster's nodes, once after each move to another node."""
         if not self._stale or c.address is None:
             return
         try:
@@ -274,7 +274,7 @@ class Nodes:
         except redis.ResponseError as error:
             if "cluster support disabled" in str(error):
                 raise ConfigError(f"{c.address}: this server is not a cluster; write redis:// (rediss://)") from error
-            return  # no permission: use the nodes in the URL and those in MOVED
+            return  # without the right, use the nodes in the URL and in MOVED
         nodes = [node for slot in slots for node in slot[2:]]
         addresses = [Address(node[0].decode() if node[0] else c.address.host, node[1]) for node in nodes]
         self._known = list(dict.fromkeys([*self._given, *addresses]))

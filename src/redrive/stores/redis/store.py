@@ -1,7 +1,7 @@
 """The Redis store: messages in hashes and sorted sets of one namespace, changed only by Lua scripts.
 
 Every key begins with `{namespace}:`, so that each script touches one slot. Each call is one script and so one commit;
-the scripts are in redis_scripts, named as the methods.
+the scripts are in `scripts`, named as the methods.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class RedisStore(RedisQueries, RedisAdmin):
     """A store in one namespace of a Redis server (or Valkey, or a Cluster).
 
     `clock_ms` replaces the server's clock in tests. Raises ConfigError for an invalid URL and a server that may lose
-    messages, StoreUnavailable for an unreachable one.
+    messages, StoreUnavailable for an unreachable server.
     """
 
     # -- putting
@@ -58,7 +58,7 @@ class RedisStore(RedisQueries, RedisAdmin):
             arguments, zones = Arguments(), dict[tuple[int, str], int]()
             arguments.blob(packed_ids(ids))
             rows = draft_rows(drafts, ids, zones, arguments)
-            # Once it was sent, messages with these ids may be from this put, whose reply was lost.
+            # In a repetition, stored messages with these ids may be from this put, as only its reply was lost.
             return arguments.listed(self._now(), (rows, [*zones], swap_rows(swaps, arguments), again))
 
         self.failpoint("put")
@@ -109,7 +109,7 @@ class RedisStore(RedisQueries, RedisAdmin):
     def _sweep(self, now: int) -> None:
         self._swept_ms = now
         if self._call("sweep", None) == SWEEP_MAX:
-            self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
+            self._swept_ms = now - SWEEP_EVERY_MS  # more has expired, so the next exchange continues
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         held = HeldReceipts(receipts)
@@ -129,7 +129,7 @@ class RedisStore(RedisQueries, RedisAdmin):
         released = lapsed = 0
         for priority, queue in self._leased():
             cursor = "0"
-            while True:  # one page of leases per call
+            while True:  # each call releases one page of leases
                 asked = (worker or NO_NAME, priority, queue, cursor, started is not None, None if fault is None else 4)
                 next_cursor, given_back, run_out = self._call("release", asked, packed, *died)
                 released, lapsed, cursor = released + given_back, lapsed + run_out, next_cursor.decode()
@@ -138,7 +138,7 @@ class RedisStore(RedisQueries, RedisAdmin):
         return released, lapsed
 
     def _leased(self) -> Iterator[tuple[int, str]]:
-        """Yield the priority and queue of sets that may have leased messages."""
+        """Yield priority and queue of each set that may have leased messages."""
         queues = self._queues()
         for first in range(0, len(queues), QUEUES_AT_ONCE):
             some = queues[first : first + QUEUES_AT_ONCE]

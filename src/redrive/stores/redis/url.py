@@ -14,11 +14,11 @@ from ...urls import option_shown, shown, split
 from ..url import REDIS_SCHEMES
 
 OURS = ("namespace", "timeout", "pool", "db")
-# Named as in redis-py, so that URLs of other clients work here too.
+# Options for TLS, named as in redis-py, so that URLs of other clients work here too.
 TLS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
 DEFAULT_PORT = 6379
 POOL_MAX = 100
-_NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")  # no brace: the namespace is the hash tag of all keys
+_NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")  # no braces: it is the hash tag of all keys
 
 
 class Address(Struct, frozen=True):
@@ -30,11 +30,11 @@ class Address(Struct, frozen=True):
 
 
 class RedisUrl(Struct, frozen=True, kw_only=True):
-    """The address of a store and its options. In a cluster `addresses` are the first nodes to contact."""
+    """The address of a store on Redis, and its options. In a cluster `addresses` are the first nodes to contact."""
 
-    shown: str  # for display: without the password
+    shown: str  # the URL for display, without the password
     addresses: tuple[Address, ...] = ()
-    path: str = ""  # path of a Unix socket, instead of addresses
+    path: str = ""  # path of a Unix socket, used instead of addresses
     cluster: bool = False
     tls: bool = False
     tls_options: dict[str, Any] = {}
@@ -42,15 +42,15 @@ class RedisUrl(Struct, frozen=True, kw_only=True):
     username: str | None = None
     password: str | None = None
     namespace: str = "redrive"
-    timeout_s: float = 10.0  # how long the server may be silent before it counts as unreachable
-    pool: int = 8  # connections per process, besides those of waiting threads
+    timeout_s: float = 10.0  # how long the server may be silent before a call fails
+    pool: int = 8  # most connections of one process, besides those of waiting threads
 
     def __repr__(self) -> str:
         return f"RedisUrl({self.shown!r}, namespace={self.namespace!r})"
 
     @classmethod
     def parse(cls, url: str) -> RedisUrl:
-        """Parse the URL. Raises ConfigError for one that is not of Redis, an unknown option or an invalid value."""
+        """Parse the URL. Raises ConfigError for a URL of another scheme, an unknown option or an invalid value."""
         scheme, sep, _ = url.partition("://")
         if not sep or scheme not in REDIS_SCHEMES:
             unknown = f"unknown scheme {scheme!r}" if sep else "unknown scheme"

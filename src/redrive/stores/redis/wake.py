@@ -2,8 +2,8 @@
 
 Not a blocking read of a stream: a thread that waits in one must be freed by a second connection at each nudge, and
 every put would write to disk and to memory for a possible waiter. A subscription can be awaited together with a nudge
-and a timeout, and costs a put nothing while no worker waits. It exists before the waiter checks for due messages, so
-every later put is noticed. If it breaks, the wait ends, and the next one checks again.
+and a timeout, and costs a put nothing while no worker waits. The subscription exists before the waiter checks for due
+messages, so every later put is noticed. If it breaks, the wait ends, and the next wait checks again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DueLook = Callable[[], float | None]
 class Wake:
     """The waits of one store object. Each waiting thread has a connection of its own.
 
-    `look_every_s` is how often to check for due messages, for clocks that Redis does not have.
+    `look_every_s` is how often a wait checks for due messages by a clock that Redis does not have.
     """
 
     def __init__(self, link: Session, *, look_every_s: float = math.inf) -> None:
@@ -43,7 +43,7 @@ class Wake:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._own = threading.local()  # a thread's waiter ends with the thread
+        self._own = threading.local()  # per thread: its waiter, which ends with the thread
         self._waiters: weakref.WeakSet[RedisWaiter] = weakref.WeakSet()
 
     def in_child(self) -> None:
@@ -53,8 +53,8 @@ class Wake:
             waiter.close()
 
     def wait(self, queues: Iterable[str], look: DueLook, timeout_ms: int) -> None:
-        """Return when a script announces messages in one of the queues, when a message becomes due, on a nudge or after
-        `timeout_ms`.
+        """Return when a script announces messages in one of the queues, when a message in one becomes due, on a nudge
+        or after `timeout_ms`.
 
         `look` returns the seconds until a message is due: 0 or less for now, None for never. It is not called without
         queues. Raises StoreUnavailable as a call does.
@@ -74,13 +74,13 @@ class Wake:
                 return
 
     def busy(self) -> None:
-        """Unsubscribe this thread, which found work, until it waits again."""
+        """Unsubscribe the calling thread, which has found work, until it waits again."""
         waiter: RedisWaiter | None = getattr(self._own, "waiter", None)
         if waiter is not None:
             waiter.leave()
 
     def nudge(self) -> None:
-        """End every wait, now or the next one. Uses no network."""
+        """End every wait in progress, and the next wait of each other thread. Uses no network."""
         with self._lock:
             self.nudges += 1
             for waiter in self._waiters:
@@ -100,11 +100,11 @@ class Wake:
         self.nudge()
         with self._lock:
             self._closed = True
-            self._own = threading.local()  # drops the waiters: each ends once no thread uses it
+            self._own = threading.local()  # drops the waiters: each ends when no thread uses it any more
 
 
 class RedisWaiter:
-    """One thread's connection for waiting, and the socket that a nudge writes to."""
+    """One thread's connection for waiting, and the socket to which a nudge writes."""
 
     def __init__(self, link: Session) -> None:
         self._link = link
@@ -113,28 +113,28 @@ class RedisWaiter:
         self._far.setblocking(False)
         self._nudges = 0
         self._connection: Connection | None = None
-        self._channels: set[bytes] = set()  # subscribed channels without a message yet
+        self._channels: set[bytes] = set()  # subscribed channels on which no message has arrived
         self._sharded = True
 
     # -- nudges
 
     def nudged(self, wake: Wake) -> bool:
-        """True if there were nudges since the last call."""
-        with contextlib.suppress(OSError):  # the socket has no more data
+        """True if there were nudges since the last call by this waiter. Empties its socket."""
+        with contextlib.suppress(OSError):  # the socket is empty
             while self._near.recv(64):
                 pass
-        # Counted after the socket is emptied: a nudge in between is counted twice, not lost.
+        # Read after the socket is emptied: a nudge in between is then seen twice, not missed.
         before, self._nudges = self._nudges, wake.nudges
         return before != self._nudges
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # the socket is full of nudges, or closed
+        with contextlib.suppress(OSError):  # the socket is full, so the thread wakes anyway, or it is closed
             self._far.send(b"!")
 
     # -- listening
 
     def listen(self, channels: set[bytes]) -> None:
-        """Subscribe to all of these channels; the subscriptions are confirmed on return."""
+        """Subscribe to those of these channels that are not subscribed; returns when the server has confirmed."""
         c = self._connection
         if c is not None and (c.closed or c.address != self._link.at):
             self.clear()
@@ -150,11 +150,11 @@ class RedisWaiter:
         except redis.ResponseError as error:
             if not self._sharded or "unknown command" not in str(error):
                 raise
-            self._sharded = False  # before Redis 7, whose scripts PUBLISH too
+            self._sharded = False  # before version 7, Redis has no SSUBSCRIBE, and scripts PUBLISH
             self._subscribe(c, channels)
 
     def _take_in(self, message: Any) -> bytes | None:
-        """The channel of the message, if it is an announcement; otherwise None."""
+        """Take in one message of the server; returns the channel if the message announces work, else None."""
         kind, channel = message[0], message[1]
         if kind in (b"ssubscribe", b"subscribe"):
             self._channels.add(channel)
@@ -165,7 +165,7 @@ class RedisWaiter:
         return None
 
     def hears(self, channels: set[bytes], timeout_s: float) -> bool:
-        """Wait; True if a channel got a message, the connection broke, or a nudge came."""
+        """Wait up to `timeout_s`; True if a channel got a message, the connection broke, or a nudge came."""
         end_s = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self._near, select.POLLIN)
@@ -180,8 +180,8 @@ class RedisWaiter:
         return False
 
     def _spoken(self, keep: Set[bytes] = frozenset()) -> Set[bytes] | None:
-        """Read messages; returns their channels, and unsubscribes from those not in `keep`, as one message is enough.
-        None if the connection broke."""
+        """Read the messages that have arrived; returns their channels. Unsubscribes from those not in `keep`, as one
+        message is enough. None if the connection broke."""
         spoken: set[bytes] = set()
         c = self._connection
         if c is None:
@@ -197,7 +197,7 @@ class RedisWaiter:
         return spoken
 
     def _unsubscribe(self, channels: set[bytes]) -> None:
-        """Send the unsubscription; its confirmation is read with later messages."""
+        """Send the unsubscription; the server's confirmation is read with later messages."""
         if channels and self._connection is not None:
             self._channels -= channels
             self._connection.send("SUNSUBSCRIBE" if self._sharded else "UNSUBSCRIBE", *sorted(channels))
@@ -208,7 +208,7 @@ class RedisWaiter:
         except redis.RedisError:
             self.clear()
 
-    # -- a place for one connection (see _redis_connection.Place)
+    # -- the methods of a ConnectionSlot with one connection
 
     def take(self, deadline_s: float) -> Connection:
         if self._connection is None:

@@ -1,4 +1,4 @@
-"""The store on SQLite: an embedded database file that processes of one machine share."""
+"""The store on SQLite: an embedded database, in a file that processes of one machine share."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from .file import SqliteFile
 from .repair import Repairs, bad_rows
 from .upkeep import findings
 
-CHECKED_MAX = 100  # damaged messages that `check` lists
+CHECKED_MAX = 100  # most damaged messages that `check` lists
 _CANCEL: dict[str | None, Cancel] = {
     None: Cancel.UNKNOWN,
     "ready": Cancel.CANCELLED,
@@ -72,7 +72,7 @@ class SqliteAdmin(SqliteFile):
             return [_CANCEL.get(lanes.get(id), Cancel.TOO_LATE) for id in ids]
 
         cancelled = self._write(work, self._of_ids(ids))
-        self._waker.wake_all()  # other messages of its group may have got a place
+        self._waker.wake_all()  # other messages of the groups may have got a place
         return cancelled
 
     def configure(
@@ -89,7 +89,7 @@ class SqliteAdmin(SqliteFile):
         said = (paused, group_width, order, dead)
         set_now = self._read("select paused, group_width, group_order, on_dead from queue where name = ?", queue)
         if set_now and not swaps and all(new is None or new == now for new, now in zip(said, set_now[0], strict=True)):
-            return  # no change: usual when an app starts
+            return  # nothing changed, as usual when an app starts
 
         def work(c: sqlite3.Connection) -> None:
             now = self._clock_ms()
@@ -140,7 +140,7 @@ class SqliteAdmin(SqliteFile):
                 problems.append(f"and {more:,} more messages that are damaged")
         except StoreUnavailable:
             raise
-        except StoreError as error:  # the file is too damaged to be scanned
+        except StoreError as error:  # the file is too damaged to be read to its end
             return [str(error)]
         return [line for line in problems if line != "ok"]
 

@@ -1,4 +1,4 @@
-"""Additional connections for reading, if the first one is busy: a page must not wait for the count of a million
+"""Additional connections for reading while the first one is busy: a page must not wait for a count of a million
 messages."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CONNECTIONS = 2
 
 
 class FileReaders:
-    """Connections that `connect` opens on demand. Thread-safe."""
+    """Connections for reading, which `connect` opens on demand. Thread-safe."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
@@ -22,7 +22,7 @@ class FileReaders:
         self._open: list[sqlite3.Connection | None] = [None] * CONNECTIONS
 
     def read(self, sql: str, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Read with the first free connection. Raises StoreError."""
+        """Read with the first connection that is free, or wait for the last. Raises StoreError."""
         at = next((at for at, lock in enumerate(self._locks) if lock.acquire(blocking=False)), None)
         if at is None:
             at = CONNECTIONS - 1
@@ -37,7 +37,7 @@ class FileReaders:
             self._locks[at].release()
 
     def hold(self) -> None:
-        """Close the connections, and keep them closed until `release`."""
+        """Close the connections, and let no thread open one until `release`."""
         for at, lock in enumerate(self._locks):
             lock.acquire()
             self._drop(at)

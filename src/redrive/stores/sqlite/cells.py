@@ -1,7 +1,7 @@
 """Cells in the SQLite store. Any number of swaps needs one read and one write.
 
 A deleted cell stays as an expired row until a sweep removes it. The sweep records the highest version that it removed
-(`cell_gone`), and versions of new cells start above it, so that no key reuses a version.
+(`cell_gone`), and versions of new cells start above that one, so that no key reuses a version.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Write(Protocol):
-    """The type of `FileWriter.run`."""
+    """The type of `FileWriter.run`, which commits what `do` writes."""
 
     def __call__(self, do: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T: ...
 
@@ -30,13 +30,13 @@ _read = msgspec.json.Decoder(list[tuple[str, int, str]]).decode
 
 
 class Swaps:
-    """The cells of some swaps, before and after them. Works inside the caller's transaction."""
+    """Some cells, as they are before and after swaps. Works inside the caller's transaction."""
 
     def __init__(self, c: sqlite3.Connection, sql: Mapping[str, str], swaps: Iterable[Swap], now: int) -> None:
         self._c, self._sql, self._now = c, sql, now
         self._gone, stored = c.execute(sql["cells_now"], (text([swap.key for swap in swaps]), now)).fetchone()
         rows = msgspec.json.decode(stored)
-        self._last: dict[str, int] = {key: version for key, version, _ in rows}  # versions of all rows, live or expired
+        self._last: dict[str, int] = {key: version for key, version, _ in rows}  # of all these rows, live or expired
         self._live: dict[str, int] = {key: version for key, version, live in rows if live}
         self._new: dict[str, Swap] = {}
 
@@ -53,7 +53,7 @@ class Swaps:
         return True
 
     def try_all(self, swaps: Sequence[Swap]) -> bool:
-        """Apply all swaps or none; returns True if they apply."""
+        """Take in all of these swaps, or none if one does not apply; returns True if they were taken in."""
         if len(swaps) == 1:
             return self.try_one(swaps[0])
         before = self._last.copy(), self._live.copy(), self._new.copy()
@@ -63,11 +63,11 @@ class Swaps:
         return applied
 
     def write(self) -> None:
-        """Write the applied swaps."""
+        """Write the cells that the swaps taken in have changed."""
         if not self._new:
             return
         rows: list[tuple[Any, ...]] = []
-        values, end = [b"\0"], 1  # concatenated; SQLite's substr() returns null for a part of an empty value
+        values, end = [b"\0"], 1  # all values in one blob: substr() returns null for a part of an empty one
         for key, swap in self._new.items():
             begin, size, ttl_ms = None, 0, swap.ttl_ms
             if swap.value is None:
@@ -81,12 +81,12 @@ class Swaps:
 
 
 def to_cells(stored: str) -> dict[str, Cell]:
-    """Cells by key, from the result of `read_cells`."""
+    """Return cells by key, from the JSON that the statement `read_cells` returns."""
     return {key: Cell(version, bytes.fromhex(value)) for key, version, value in _read(stored)}
 
 
 def swap_all(c: sqlite3.Connection, sql: Mapping[str, str], swaps: Sequence[Swap], now: int) -> None:
-    """Apply all swaps. Raises Conflict if one does not apply."""
+    """Apply all swaps in the caller's transaction. Raises Conflict if one does not apply."""
     if not swaps:
         return
     cells = Swaps(c, sql, swaps, now)
@@ -104,7 +104,7 @@ def swap_each(c: sqlite3.Connection, sql: Mapping[str, str], swaps: Sequence[Swa
 
 
 def sweep(c: sqlite3.Connection, sql: Mapping[str, str], now: int) -> bool:
-    """Remove expired cells; True if there may be more."""
+    """Remove up to SWEEP_MAX expired cells; True if there may be more."""
     expired = c.execute(sql["expired_cells"], (now,)).fetchone()
     if expired[0] == 0:
         return False
@@ -114,7 +114,7 @@ def sweep(c: sqlite3.Connection, sql: Mapping[str, str], now: int) -> bool:
 
 
 class SqliteCells:
-    """Cells in the same file as the messages."""
+    """The cells of an SQLite store, in the file of its messages."""
 
     def __init__(
         self,

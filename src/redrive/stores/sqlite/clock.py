@@ -31,36 +31,36 @@ from ...files import UNKNOWN_BOOT, boot_id
 from ...message import Draft, Settlement
 from .rows import Read
 
-KEY = "clock"  # key of the cell with the mark
-STEP_MS = 1000  # a difference of the wall clock by more than this means that it was set
+KEY = "clock"  # key of the cell that holds the mark
+STEP_MS = 1000  # a wall clock that differs by more than this was set
 SLOWER = 0.1
-WAIT_MS = 10 * 60_000  # how long the wall clock must stay ahead before the store follows
-AWAY_MS = 24 * 3600_000  # a store further ahead when the machine starts was written under a wrong clock
+WAIT_MS = 10 * 60_000  # how long the wall clock must stay ahead before the store's time follows
+AWAY_MS = 24 * 3600_000  # a store's time further ahead at the machine's start is from a wrong clock
 SAVE_EVERY_MS = 60_000
-LOOK_EVERY_MS = 1000  # how often a process checks if another changed the mark
-QUIET_EVERY_MS = 10_000  # how often it checks if no message is leased, while it waits for that
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # counts during sleep, as macOS's clock does
+LOOK_EVERY_MS = 1000  # how often a process checks if another one has changed the mark
+QUIET_EVERY_MS = 10_000  # how often a process that waits for no message to be leased checks that
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs during sleep, as macOS's clock does
 
 
 class Host(Protocol):
-    """The clocks of a machine; tests have their own."""
+    """The clocks of a machine. Tests use their own."""
 
     @property
     def start(self) -> str:
-        """Identifies this boot of the machine, and the namespace of its steady clock; empty if unknown."""
+        """Identifies this boot of the machine, and the time namespace of the steady clock; empty if unknown."""
         ...
 
     def wall_s(self) -> float:
-        """The wall clock in seconds, which people and programs may set."""
+        """Return the time of the wall clock in seconds. People and programs may set this clock."""
         ...
 
     def steady_s(self) -> float:
-        """Seconds since an arbitrary point; counts evenly until the machine restarts."""
+        """Return the seconds since an arbitrary point. This clock counts evenly until the machine restarts."""
         ...
 
 
 class MachineClocks:
-    """This machine's clocks."""
+    """The clocks of the machine on which this process runs."""
 
     def __init__(self) -> None:
         boot = boot_id()
@@ -70,7 +70,7 @@ class MachineClocks:
 
 
 def _time_namespace() -> str:
-    """The time namespace, since containers may have steady clocks of their own."""
+    """The time namespace of this process, as containers may have steady clocks of their own; empty if unknown."""
     try:
         return f"/{Path('/proc/self/ns/time').stat().st_ino}"
     except OSError:
@@ -78,9 +78,9 @@ def _time_namespace() -> str:
 
 
 class ClockMark(Struct, frozen=True, array_like=True):
-    """At `steady_ms` of the boot `start` the store's time was `time_ms`, and the wall clock `offset_ms` ahead of
-    the steady one. `behind_since_ms`: steady time at which the store's time fell behind the
-    wall clock; None if it is not behind."""
+    """When the steady clock of boot `start` showed `steady_ms`, the store's time was `time_ms`, and the wall clock was
+    `offset_ms` ahead of the steady clock. `behind_since_ms`: what the steady clock showed when the store's time fell
+    behind the wall clock; None if it is not behind."""
 
     start: str
     steady_ms: float
@@ -89,21 +89,21 @@ class ClockMark(Struct, frozen=True, array_like=True):
     behind_since_ms: float | None = None
 
     def time_at(self, steady_ms: float) -> float:
-        """The store's time at a reading of the steady clock, in ms."""
+        """Return the store's time, in ms, when the steady clock shows `steady_ms`."""
         elapsed = steady_ms - self.steady_ms
         ahead = self.time_ms - self.steady_ms - self.offset_ms
         return self.time_ms + elapsed - max(0.0, min(ahead, elapsed * SLOWER))
 
     def is_off(self, wall_ms: float, steady_ms: float) -> bool:
-        """True if the wall clock was set since the mark."""
+        """True if the wall clock was set after the mark was made."""
         return abs(wall_ms - steady_ms - self.offset_ms) > STEP_MS
 
 
 def next_mark(
     mark: ClockMark | None, start: str, wall_ms: float, steady_ms: float, is_quiet: Callable[[], bool] = lambda: False
 ) -> ClockMark:
-    """The new mark; `mark` itself if the clocks agree. `is_quiet` returns True if no message is leased; it is only
-    called if the mark depends on it."""
+    """Return the new mark, or `mark` itself if the clocks still agree with it. `is_quiet` returns True if no message is
+    leased; it is only called if the new mark depends on that."""
     offset = wall_ms - steady_ms
     if mark is None:
         return ClockMark(start, steady_ms, wall_ms, offset)
@@ -123,16 +123,16 @@ def next_mark(
 
 
 class HeldClock:
-    """The store's time in this process. `sync` takes the mark from the store: at most a second old if the clock was not
-    set, otherwise read in each commit."""
+    """The store's time in this process. `sync` takes the mark from the store: at most once a second while the clock was
+    not set, otherwise in each commit."""
 
     def __init__(self, host: Host | None = None) -> None:
         self._host = host or MachineClocks()
         self._steady_s, self._wall_s = self._host.steady_s, self._host.wall_s
         self._looked_ms = self._asked_ms = float("-inf")
-        self._good_until_ms = float("-inf")  # on the steady clock: no commit before needs `sync`
-        self._was_set = False  # True if the wall clock was set since the mark
-        self._unsaved: tuple[ClockMark | None] | None = None  # the stored mark that an uncommitted write replaces
+        self._good_until_ms = float("-inf")  # by the steady clock: commits before this need no `sync`
+        self._was_set = False  # True: the wall clock was set after the mark was made
+        self._unsaved: tuple[ClockMark | None] | None = None  # (old mark,) until the commit
         self._take(None)
 
     def _take(self, mark: ClockMark | None) -> None:
@@ -144,7 +144,7 @@ class HeldClock:
         self._was_set = False
 
     def now(self) -> float:
-        """The store's time in ms; without a mark the wall clock's."""
+        """Return the store's time in ms; without a mark, the time of the wall clock."""
         mark = self._mark
         if mark is None:
             return self._wall_s() * 1000
@@ -156,38 +156,38 @@ class HeldClock:
 
     @property
     def is_apart(self) -> bool:
-        """True if the wall clock may show another time, as of the last commit."""
+        """True if the store's time and the wall clock may differ, as seen at the last commit."""
         return self._was_set or not -STEP_MS < self._ahead_ms < STEP_MS
 
     def ahead_ms(self) -> float:
-        """How far the store's time is ahead of the wall clock, in ms; 0 if that was not set."""
+        """Return by how many ms the store's time is ahead of the wall clock; 0 if the wall clock was not set."""
         steady, wall = self._read()
         ahead = 0.0 if self._mark is None else self._mark.time_at(steady) - wall
         return ahead if abs(ahead) > STEP_MS else 0.0
 
     def of_day(self, wall_ms: int) -> int:
-        """The store's time at this time of the wall clock."""
+        """Return what the store's time will be, in ms, when the wall clock shows `wall_ms`."""
         ahead, left = self.ahead_ms(), wall_ms - self._wall_s() * 1000
         if ahead < 0:
-            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms  # the server's clock will have followed
+            return wall_ms + int(ahead) if left < self._wait_ms() else wall_ms  # the store's time will have followed
         return wall_ms + int(ahead - max(0.0, min(ahead, left * SLOWER)))
 
     def _wait_ms(self) -> float:
-        """The time in ms for which the store certainly does not follow a wall clock that is ahead."""
+        """Return for how many ms the store's time surely does not follow a wall clock that is ahead of it."""
         since = None if self._mark is None else self._mark.behind_since_ms
         return WAIT_MS if since is None else since + WAIT_MS - self._steady_s() * 1000
 
     def _read(self) -> tuple[float, float]:
-        """Both clocks at one moment: the process may be paused between two readings."""
+        """Read both clocks at one moment: read again if the process was paused between the readings."""
         while True:
             before_s, wall_s, steady_s = self._steady_s(), self._wall_s(), self._steady_s()
             if steady_s - before_s < STEP_MS / 4000:
                 return steady_s * 1000, wall_s * 1000
 
-    # -- in step with other processes
+    # -- agreement with other processes
 
     def begin(self) -> bool:
-        """True if the commit that begins must call `sync`."""
+        """Prepare for a commit that begins; returns True if it must call `sync`."""
         self._unsaved = None
         steady = self._steady_s() * 1000
         if steady < self._good_until_ms and -STEP_MS < self._wall_s() * 1000 - steady - self._offset_ms < STEP_MS:
@@ -197,8 +197,8 @@ class HeldClock:
         return bool(self._host.start)
 
     def sync(self, stored: bytes | None, is_quiet: Callable[[], bool]) -> bytes | None:
-        """Set the clock by the stored mark, while no other process can write it; returns a new mark to write, if
-        needed. If the caller does not write it, it must call `forget`."""
+        """Set the clock by the stored mark, while no other process can write one; returns a new mark to write, or None.
+        If the mark is not written in the end, the caller must call `forget`."""
         kept, (steady, wall) = read(stored), self._read()
         self._unsaved = (self._mark,)
         mark = next_mark(kept, self._host.start, wall, steady, lambda: self._ask(is_quiet, steady))
@@ -214,7 +214,7 @@ class HeldClock:
         return is_quiet()
 
     def forget(self) -> None:
-        """Undo `begin`, as its commit was rolled back."""
+        """Return to the mark before `sync`, as the commit that wrote the new one was rolled back."""
         if self._unsaved is not None:
             self._take(self._unsaved[0])
             self._unsaved = None
@@ -222,11 +222,11 @@ class HeldClock:
 
     @property
     def wants_look(self) -> bool:
-        """True if it is time to read the store's mark outside commits."""
+        """True if it is time to read the stored mark outside of commits."""
         return self._steady_s() * 1000 - self._looked_ms >= LOOK_EVERY_MS and bool(self._host.start)
 
     def look(self, stored: bytes | None) -> None:
-        """Set the clock by a mark read a moment ago, unless this process has a newer one."""
+        """Set the clock by a stored mark, read outside of commits, unless this process has a newer mark."""
         kept, mark, (steady, wall) = read(stored), self._mark, self._read()
         self._looked_ms = steady
         if kept is None or kept.start != self._host.start:
@@ -238,7 +238,7 @@ class HeldClock:
 
 
 def finding(ahead_ms: float) -> str | None:
-    """A doctor's line for a store's time that is this far ahead of the wall clock; None if it is not."""
+    """Return the doctor's line about a store's time that is `ahead_ms` ahead of the wall clock; None for 0."""
     if not ahead_ms:
         return None
     by, how = show(round(abs(ahead_ms) / 1000)), "back" if ahead_ms > 0 else "forward"
@@ -253,7 +253,7 @@ _decode = msgspec.json.Decoder(ClockMark).decode
 
 
 def read(stored: bytes | None) -> ClockMark | None:
-    """Decode the store's mark; an unreadable one counts as none."""
+    """Decode a stored mark; None if there is none or it is unreadable."""
     try:
         return None if stored is None else _decode(stored)
     except (msgspec.DecodeError, ValueError, TypeError):
@@ -261,7 +261,7 @@ def read(stored: bytes | None) -> ClockMark | None:
 
 
 class StoreClock:
-    """The clock of a store, derived from the clocks of `host`. `clock_ms` replaces it in tests."""
+    """The clock of a store, made from the clocks of `host`. In tests `clock_ms` replaces it."""
 
     def __init__(self, sql: Mapping[str, str], clock_ms: Callable[[], int] | None, host: Host | None) -> None:
         self._sql, self._held = sql, HeldClock(host)
@@ -272,23 +272,23 @@ class StoreClock:
     # -- the mark
 
     def begin(self, c: sqlite3.Connection) -> None:
-        """Synchronize at the beginning of a commit, while no other process can change the mark."""
+        """Agree with other processes at the beginning of a commit, while none of them can change the mark."""
         if self._is_held and self._held.begin():
             mark = self._held.sync(self._mark_in(c), lambda: bool(c.execute(self._sql["nothing_leased"]).fetchone()[0]))
             if mark is not None:
                 c.execute(self._sql["write_clock"], (KEY, mark))
 
     def undo(self) -> None:
-        """Undo `begin`, as its commit was rolled back."""
+        """Undo `begin`, as the commit that it began was rolled back."""
         self._held.forget()
 
     def begin_within(self, c: sqlite3.Connection) -> None:
-        """Read the mark in the caller's transaction, without writing it, as that may be rolled back."""
+        """Read the mark in the caller's transaction, and write none, as that transaction may be rolled back."""
         if self._is_held and self._held.begin():
             self._held.look(self._mark_in(c))
 
     def look(self, read: Read) -> None:
-        """Check occasionally if another process has changed the mark."""
+        """Read the mark, at most once a second, to see if another process has changed it."""
         if self._is_held and self._held.wants_look:
             self._held.look(next((row[0] for row in read(self._sql["read_clock"], KEY)), None))
 
@@ -296,10 +296,10 @@ class StoreClock:
         row = c.execute(self._sql["read_clock"], (KEY,)).fetchone()
         return None if row is None else row[0]
 
-    # -- times of day
+    # -- times by the wall clock
 
     def timed(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """The drafts with wall-clock times converted to the store's."""
+        """Return the drafts with due times and deadlines converted from the wall clock to the store's time."""
         if not self._is_apart():
             return drafts
         return [
@@ -310,7 +310,7 @@ class StoreClock:
         ]
 
     def timed_all(self, settlements: Sequence[Settlement]) -> Sequence[Settlement]:
-        """The settlements with wall-clock times of follow-ups converted to the store's."""
+        """Return the settlements with times of follow-ups converted from the wall clock to the store's time."""
         if not self._is_apart():
             return settlements
         return [replace(s, follow_ups=self.timed(s.follow_ups)) if s.follow_ups else s for s in settlements]
@@ -322,6 +322,6 @@ class StoreClock:
         return self._is_held and self._held.is_apart and self._held.ahead_ms() != 0
 
     def findings(self) -> list[str]:
-        """The doctor's lines about the clock."""
+        """Return the doctor's lines about the clock: at most one."""
         one = finding(self._held.ahead_ms()) if self._is_held else None
         return [] if one is None else [one]

@@ -1,6 +1,6 @@
 """Find unreadable rows of the SQLite store, and quarantine them.
 
-Nothing here runs while all rows are readable: code that meets an error uses this module to find the rows at fault. A
+Nothing here runs while all rows are readable: code that fails on a row uses this module to find the damaged rows. A
 damaged row goes to quarantine: unreadable columns get a default, and the column `before` keeps the whole row as JSON.
 So every version can then read the message.
 """
@@ -68,7 +68,7 @@ def _json(read: Callable[[str], Any]) -> Callable[[Any], None]:
     return check
 
 
-# The check of each column, and its default if unreadable; a column with default None may also be NULL.
+# By column: the check of a value, and the default for an unreadable one. If the default is None, NULL is valid too.
 _CHECKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     **dict.fromkeys(("id", "task", "queue"), (_words, "")),
     "lane": (_lane, ""),
@@ -91,7 +91,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 class RawRow:
-    """A row by column: `values` has the values, or defaults for unreadable ones, and `wrong` the reasons."""
+    """A row by column: `raw` has the values as SQL, `values` the readable ones or defaults, `wrong` the reasons."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
         self.raw = {name: _literal(value) for name, value in cells.items() if value is not None}
@@ -114,7 +114,7 @@ class RawRow:
         return "; ".join(f"column {name}: {why}" for name, why in self.wrong.items())
 
     def message(self, seq: int) -> Message:
-        """The message from the readable parts."""
+        """Return a message with the readable values and the defaults."""
         v = self.values
         meta = _EMPTY if v["meta"] is None else read_meta(v["meta"])
         id = v["id"] or f"damaged-{seq}"
@@ -149,7 +149,7 @@ _ALIKE = (
 
 
 def read_each(read: Read, seqs: Sequence[int]) -> Iterator[tuple[int, Message]]:
-    """Yield these messages in order, reading each row separately; damaged ones with their readable parts and damage."""
+    """Yield these messages in order, each from a read of its own; a damaged one with its readable parts and damage."""
     for seq in seqs:
         stored = look(read, seq)
         if stored is not None and stored.wrong:
@@ -164,7 +164,7 @@ def raw_of(message: Message) -> Mapping[str, str]:
 
 
 def look(read: Read, seq: int) -> RawRow | None:
-    """The row with this seq; None if there is none."""
+    """Read the row with this seq, column by column; None if there is none."""
     names = [row[0] for row in read("select name from pragma_table_info('message')")]
     parts = ", ".join(f"typeof({name}), hex({name})" for name in names)
     rows = read(f"select {parts} from message where seq = ?", seq)
@@ -174,13 +174,13 @@ def look(read: Read, seq: int) -> RawRow | None:
 
 
 class Damages:
-    """Quarantines damaged rows. Works on the given connection, inside its transaction."""
+    """Quarantines damaged rows. Works on the connection of the caller, inside its transaction."""
 
     def __init__(self, statements: Mapping[str, str], groups: SqliteGroups) -> None:
         self._sql, self._groups = statements, groups
 
     def set_aside(self, c: sqlite3.Connection, seqs: Sequence[int], now: int) -> list[Message]:
-        """Quarantine the unreadable ones of these rows, out of the way of others; returns their messages."""
+        """Quarantine the unreadable ones of these rows, so that they do not block others; returns their messages."""
 
         def read(sql: str, *args: Any) -> list[tuple[Any, ...]]:
             return c.execute(sql, args).fetchall()
@@ -221,7 +221,7 @@ class Damages:
 
 
 def damage_of(before: Any) -> Damage | None:
-    """The damage of a quarantined row, from its column `before`."""
+    """Return the damage of a quarantined row, from its column `before`; None if there is none."""
     try:
         kept = msgspec.json.decode(before, type=dict[str, Any])
         return Damage(kept["why"], kept["damaged"])
@@ -230,11 +230,11 @@ def damage_of(before: Any) -> Damage | None:
 
 
 def _anything(value: Any) -> None:
-    """Accept any value, for a column that a newer version added."""
+    """Accept any value: the check of a column that a newer version added."""
 
 
 def _value(kind: str, hexed: str) -> Any:
-    """A column value from its type and bytes; a text that is not UTF-8 becomes `Garbled`."""
+    """Return a column's value from its type and bytes; a text that is not UTF-8 becomes `Garbled`."""
     raw = bytes.fromhex(hexed)
     match kind:
         case "null":
@@ -253,14 +253,14 @@ def _value(kind: str, hexed: str) -> Any:
 
 
 class Garbled:
-    """A text whose bytes are not UTF-8."""
+    """A stored text whose bytes are not UTF-8."""
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
 
 
 def _literal(value: Any) -> str:
-    """The value as an SQL literal, from which it can be restored."""
+    """Return a value as an SQL literal, from which it can be restored."""
     match value:
         case Garbled():
             return f"cast(x'{value.raw.hex()}' as text)"

@@ -1,4 +1,4 @@
-"""Translate errors of sqlite3."""
+"""Translate errors of sqlite3 to those of redrive."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ...errors import StoreError, StoreFull, StoreUnavailable
 
 
 def store_error(error: sqlite3.Error, what: str = "SQLite could not commit") -> StoreError:
-    """The typed error for an error of sqlite3: full, temporarily unavailable, or broken."""
+    """Return the redrive error for an error of sqlite3: file or disk full, temporarily unavailable, or broken."""
     code = getattr(error, "sqlite_errorname", "")
     text = f"{what}: {error} ({code or type(error).__name__}); nothing was acknowledged"
     if code == "SQLITE_FULL":

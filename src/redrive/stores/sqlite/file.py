@@ -1,4 +1,4 @@
-"""One open SQLite file: its connections and clock, commits shared by threads, and handling of forks."""
+"""One open SQLite file: its connections and clock, commits that threads share, and what forks need."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from .writes import Writes
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
 SWEEP_EVERY_MS = 60_000
-SET_ASIDE_MAX = 100  # damaged messages that one exchange reports
+SET_ASIDE_MAX = 100  # most damaged messages that one exchange reports
 Seqs = Callable[[sqlite3.Connection], list[int]]
 
 
@@ -46,7 +46,7 @@ _OF_THE_CALLER = (sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.Inte
 
 
 class _Work:
-    """One caller's part of a commit."""
+    """One caller's part of a shared commit."""
 
     __slots__ = ("do", "done", "error", "synced", "value")
 
@@ -57,24 +57,24 @@ class _Work:
 
 
 class FileWriter:
-    """The only writing connection, opened on demand. The thread that gets the lock commits for all waiting ones."""
+    """The only writing connection, opened on demand. The thread that gets the lock commits for all that wait."""
 
     def __init__(
         self, connect: Callable[[], sqlite3.Connection], synchronous: str, failpoint: Callable[[str], None]
     ) -> None:
         self._connect, self._synchronous, self._failpoint = connect, synchronous, failpoint
         self.begun: Callable[[sqlite3.Connection], None] = lambda c: None  # called at the beginning of each commit
-        self.undone: Callable[[], None] = lambda: None  # called when a commit was rolled back
+        self.undone: Callable[[], None] = lambda: None  # called after a rollback of a commit
         self._now_synchronous = synchronous
         self.lock = threading.Lock()
         self.waiting: deque[_Work] = deque()
         self._connection: sqlite3.Connection | None = None
         self.closed = False
-        self.read_only = ""  # why writes are impossible; empty if possible
+        self.read_only = ""  # why the file cannot be written; empty if it can
 
     def run(self, do: Callable[[sqlite3.Connection], T], *, synced: bool = True) -> T:
-        """Run `do`; returns its value once its writes are committed and, if `synced`, on the disk. Raises the errors of
-        `do`, or StoreError; then nothing was written."""
+        """Run `do`; returns its value once what it wrote is committed and, if `synced`, on the disk. Raises the errors
+        of `do`, or StoreError; then nothing was written."""
         if self.read_only:
             raise ReadOnly(f"{self.read_only}; nothing was changed")
         work = _Work(do, synced)
@@ -107,7 +107,7 @@ class FileWriter:
             self._undo()
             self.undone()
             typed = store_error(error) if isinstance(error, sqlite3.Error) else error
-            if not isinstance(typed, Exception):  # an interrupt only concerns the thread it hit
+            if not isinstance(typed, Exception):  # an interrupt is for the interrupted thread alone
                 typed = StoreUnavailable("the commit was interrupted; nothing was acknowledged")
             for work in group:
                 work.error = typed
@@ -122,14 +122,14 @@ class FileWriter:
         return self._connection
 
     def _set_sync(self, c: sqlite3.Connection, synced: bool) -> None:
-        """Set the sync mode. A commit without sync is synced by the next one with it: both append to the same log."""
+        """Set the sync mode. The next commit with sync also syncs one without it: both append to the same log."""
         wanted = self._synchronous if synced else "normal"
         if wanted != self._now_synchronous:
             c.execute(f"pragma synchronous={wanted}")
             self._now_synchronous = wanted
 
     def _do(self, c: sqlite3.Connection, work: _Work) -> None:
-        """Run one of several parts. Errors of the caller undo its own part, errors of the engine all parts."""
+        """Run one part of a shared commit. Errors of the caller undo that part, errors of the engine are raised."""
         c.execute("savepoint work")
         try:
             work.value = work.do(c)
@@ -141,11 +141,11 @@ class FileWriter:
         c.execute("release work")
 
     def _undo(self) -> None:
-        """Roll back. Never raises: waiting callers would take a failed commit for a success."""
+        """Roll back the commit. Never raises: callers that wait would take a failed commit for a success."""
         try:
             if self._connection is not None and self._connection.in_transaction:
                 self._connection.execute("rollback")
-        except sqlite3.Error:  # a connection that cannot roll back is unusable
+        except sqlite3.Error:  # a connection that cannot roll back is useless
             self.disconnect()
 
     def disconnect(self) -> None:
@@ -161,7 +161,7 @@ class FileWriter:
 
 
 class SqliteFile(Store):
-    """The common parts of the store. Damaged rows that a write meets are quarantined, and the write is repeated."""
+    """The parts that all of the store shares. Damaged rows that a write meets are quarantined, and it is repeated."""
 
     traits = Traits(name="sqlite", one_machine=True)
 
@@ -194,8 +194,8 @@ class SqliteFile(Store):
         self._changes = Writes(self._sql, self._groups)
         self._triage = SqliteTriage(self._sql, self._groups, self._changes)
         self._damages = Damages(self._sql, self._groups)
-        self._set_aside: list[Message] = []  # quarantined by other calls; reported by the next exchange
-        self._by_lane = ""  # empty, or the suffix of statements that skip lanes of newer versions
+        self._set_aside: list[Message] = []  # quarantined by other calls; the next exchange reports them
+        self._by_lane = ""  # suffix of statements that skip lanes of newer versions, once they are needed
         self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises
         self._read_lock, self._beside = threading.RLock(), FileReaders(self._connect_reader)
         self._open()
@@ -229,7 +229,7 @@ class SqliteFile(Store):
         self._waker = Waker(self._wake_folder)
         self._waiters: dict[int, SqliteWaiter] = {}
         self._nudges = 0
-        self._for_others = False  # True if the last exchange gave places to more messages than it claimed
+        self._for_others = False  # True: the last exchange gave places to more messages than it claimed
         self._swept_ms = self._cells_swept_ms = self._clock_ms()
         _open_stores.add(self)
 
@@ -246,7 +246,7 @@ class SqliteFile(Store):
             for waiter in self._waiters.values():
                 waiter.leave()
             self._waiters.clear()
-        self._nudges += 1  # a new connection has a new data_version, which waiters must read
+        self._nudges += 1  # so that waiters read the data_version of the new connection
         self._beside.release()
         self._read_lock.release()
         self._writer.lock.release()
@@ -267,7 +267,7 @@ class SqliteFile(Store):
         return c
 
     def _connect_reader(self) -> sqlite3.Connection:
-        """Connect a reader that accepts text that is not UTF-8, escaping its bytes, so that a listing does not stop."""
+        """Open a reading connection for which text that is not UTF-8 is no error: its bytes are escaped."""
         if self._writer.closed:
             raise StoreError("this SQLite store is closed; open another")
         c = self._connect()
@@ -275,8 +275,8 @@ class SqliteFile(Store):
         return c
 
     def _make_wal(self, c: sqlite3.Connection) -> None:
-        """Set WAL mode, retrying on "locked": if several processes open a new file at once, SQLite returns that to all
-        but one immediately, whatever the timeout. Raises ConfigError."""
+        """Set WAL mode, trying again on "locked": if several processes open a new file at once, all but one get that
+        error at once, whatever the timeout. Raises ConfigError if the mode cannot be set."""
         end_s = time.monotonic() + BUSY_TIMEOUT_S
         while True:
             try:
@@ -301,8 +301,8 @@ class SqliteFile(Store):
         return self._clock_ms()
 
     def _write(self, work: Callable[[sqlite3.Connection], T], seqs: Seqs, *, synced: bool = True) -> T:
-        """Like `FileWriter.run`. If an unreadable row among those that `seqs` returns is in the way, it is quarantined
-        first, and the work is repeated without it."""
+        """Like `FileWriter.run`, but if the work fails and rows that `seqs` returns are unreadable, these are
+        quarantined, and the work is repeated."""
         try:
             return self._writer.run(work, synced=synced)
         except (StoreError, msgspec.MsgspecError, UnicodeError) as error:
@@ -361,7 +361,7 @@ class SqliteFile(Store):
         self._waker.close()
 
 
-# A forked process does not inherit its parent's file locks, but SQLite in it assumes so as long as one connection
+# A forked process does not inherit its parent's file locks, but SQLite in the child assumes so if one connection
 # crossed the fork. Then the parent's last close would delete the log that the child commits to. So all connections are
 # closed before a fork, and opened again on demand on both sides.
 _open_stores: weakref.WeakSet[SqliteFile] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""Groups in the SQLite store: messages with a place, parked ones, and those that wait for their due time.
+"""Groups in the SQLite store: messages with a place, parked ones, and those that wait until they are due to join.
 
 Every statement that moves grouped messages is followed, in the same commit, by `admit` for the groups it touched. So no
 commit leaves a message parked while its group has a free place, and no process has to search for such messages.
@@ -20,15 +20,15 @@ Touched = set[tuple[str, str]]
 
 
 class GroupSpot(NamedTuple):
-    """The state of a grouped message without a place: parked (`turn`) or waiting until `wake_ms`; a parked one is not
-    due before that time either."""
+    """How a grouped message without a place is stored: parked with a turn, or waiting until `wake_ms` to join; a parked
+    message with a `wake_ms` is not due before that time."""
 
     turn: int | None
     wake_ms: int | None
 
 
 class HandleMatch(msgspec.Struct, array_like=True, frozen=True):
-    """A message that is still as its handle says; `which` is the handle's index."""
+    """A message that is still as its handle says. `which` is the index of that handle."""
 
     which: int
     seq: int
@@ -40,28 +40,28 @@ class HandleMatch(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SqliteGroupRules(NamedTuple):
-    """The group settings of a queue."""
+    """The settings that a queue has for its groups."""
 
     width: int
     strict: bool
     block: bool
-    own_widths: bool  # True if some group has a width of its own
+    own_widths: bool  # True: some group of the queue has a width of its own
 
 
 def spot(strict: bool, priority: int, number: int, due_ms: int, now_ms: int) -> GroupSpot:
-    """The spot of a message that joins its group. `number` rises with every join. Strict groups order by it alone;
-    others by priority first, and a message joins only when it is due."""
+    """Return the spot of a message that joins its group. `number` rises with every join. Strict groups order by number
+    only; others by priority first, and their messages join only when they are due."""
     if strict:
         return GroupSpot(number, due_ms if due_ms > now_ms else None)
     return GroupSpot(None, due_ms) if due_ms > now_ms else GroupSpot(priority << PRIORITY_SHIFT | number, None)
 
 
 class SqliteGroups:
-    """Admits messages of groups. Works on the given connection, inside its transaction."""
+    """Admits messages of groups. Works on the connection of the caller, inside its transaction."""
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         self._sql = statements
-        self.admitted = 0  # messages given a place since the last exchange reset this
+        self.admitted = 0  # how many messages got a place since an exchange last set this to 0
 
     def rules(self, c: sqlite3.Connection, queue: str) -> SqliteGroupRules:
         width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
@@ -73,7 +73,7 @@ class SqliteGroups:
     def put(
         self, c: sqlite3.Connection, groups: Sequence[str | None], rows: Sequence[tuple[Any, ...]], now: int
     ) -> None:
-        """Insert rows in order, some of them with groups."""
+        """Insert rows in order, each with its group or None, and admit to the groups."""
         rules: dict[str, SqliteGroupRules] = {}
         touched, placed, first = Touched(), [], self._last_number(c) + 1
         for number, (group, row) in enumerate(zip(groups, rows, strict=True), first):
@@ -90,7 +90,7 @@ class SqliteGroups:
         self.admit(c, touched, now)
 
     def rejoin(self, c: sqlite3.Connection, seen: HandleMatch, queue: str, due: int, now: int) -> Touched:
-        """Put a redriven message at the tail of its group; one that has the group's place keeps it."""
+        """Put a redriven message last in its group; one that kept its place keeps it still. Returns groups touched."""
         if seen.group is None or (seen.turn == 0 and queue == seen.queue):
             return Touched()
         at = spot(self.rules(c, queue).strict, seen.priority, self._next_numbers(c, 1), due, now)
@@ -98,7 +98,7 @@ class SqliteGroups:
         return {(seen.queue, seen.group), (queue, seen.group)}
 
     def wake(self, c: sqlite3.Connection, queue: str, limit: int, now: int) -> None:
-        """Move messages whose wait is over into their groups, the longest due first, at most `limit` or WOKEN_MIN."""
+        """Let waiting messages that are due join their groups, the longest due first, up to `limit` or WOKEN_MIN."""
         woken = msgspec.json.decode(c.execute(self._sql["woken"], (queue, now, max(limit, WOKEN_MIN))).fetchone()[0])
         if not woken:
             return
@@ -114,24 +114,24 @@ class SqliteGroups:
         return row[0] if row else 0
 
     def _next_numbers(self, c: sqlite3.Connection, count: int) -> int:
-        """Reserve `count` numbers in the sequence that also numbers the rows; returns the first."""
+        """Reserve `count` numbers in the sequence that also numbers the rows; returns the first of them."""
         c.execute("update sqlite_sequence set seq = seq + ? where name = 'message'", (count,))
         return self._last_number(c) - count + 1
 
     # -- leaving
 
     def touched(self, c: sqlite3.Connection, seqs: Iterable[int | str]) -> Touched:
-        """The groups in which these messages hold places, before a change."""
+        """Return the groups in which these messages hold places. Call it before a change."""
         pairs = msgspec.json.decode(c.execute(self._sql["touched"], (text([*seqs]),)).fetchone()[0])
         return {(queue, group) for queue, group in pairs}
 
     def touched_by_rest(self, c: sqlite3.Connection, lane: str, queue: str, bounds: tuple[Any, ...]) -> Touched:
-        """The groups whose places are held by dead messages that retention will remove."""
+        """Return the groups in which dead messages that retention is about to remove hold places."""
         pairs = msgspec.json.decode(c.execute(self._sql["touched_by_rest"], (lane, queue, *bounds)).fetchone()[0])
         return {(queue, group) for queue, group in pairs}
 
     def settled(self, c: sqlite3.Connection, seqs: Iterable[int | str], touched: Touched, now: int) -> None:
-        """After a settlement, keep or free the places of these messages, and admit the next ones."""
+        """After the settlement of these grouped messages, keep or free their places, and admit others to free ones."""
         listed = text([*seqs])
         for queue in {queue for queue, _ in touched}:
             rules = self.rules(c, queue)
@@ -139,7 +139,7 @@ class SqliteGroups:
         self.admit(c, touched, now)
 
     def admit(self, c: sqlite3.Connection, touched: Touched, now: int) -> None:
-        """Give the free places of these groups to parked messages, in order. Time spent parked counts as held."""
+        """Give free places of these groups to parked messages, in order. The time spent parked counts as held."""
         for queue in {queue for queue, _ in touched}:
             rules = self.rules(c, queue)
             names = text([group for of, group in touched if of == queue])
@@ -189,12 +189,12 @@ class SqliteGroups:
         self._admit_all(c, queue, now)
 
     def _checked(self, c: sqlite3.Connection, queue: str) -> None:
-        """Raises ConfigError if the settings contradict each other; the caller's commit is undone."""
+        """Raise ConfigError, which undoes the caller's commit, if the settings of the queue contradict each other."""
         width, order, on_dead, own = c.execute(self._sql["group_settings"], (queue,)).fetchone()
         refuse(queue, width, bool(own), GroupOrder(order), OnDead(on_dead))
 
     def admit_everywhere(self, c: sqlite3.Connection, now: int) -> None:
-        """Admit in all groups, as an unreadable row may have freed a place in a group it does not name."""
+        """Admit to all groups: an unreadable row does not name the group in which it may have held a place."""
         for queue in msgspec.json.decode(c.execute(self._sql["parked_queues"]).fetchone()[0]):
             self._admit_all(c, queue, now)
 
@@ -205,5 +205,5 @@ class SqliteGroups:
 
 def to_group(queue: str, row: tuple[str, int, int, int, str | None]) -> Group:
     name, width, taken, parked, blocked = row
-    # (`check` reports an invalid width)
+    # `check` reports a width that is not a number
     return Group(queue, name, width if type(width) is int else 0, taken, parked, blocked)

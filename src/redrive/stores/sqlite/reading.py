@@ -1,7 +1,7 @@
 """Read an SQLite file that this process may not write: another user's, one on a read-only disk, or one whose log cannot
 be created.
 
-A reader creates no files: a log or its index made by another user would lock the writers out.
+A reader creates no files: a log, or an index of the log, that another user made would lock the writers out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TRIES, PAUSE_S = 5, 0.02
 
 
 def why_read_only(path: Path) -> str:
-    """Why this process may only read the file; empty if it may write."""
+    """Return why this process may only read the file; empty if it may write."""
     if not path.exists():
         return ""
     if not _may_write(path):
@@ -39,27 +39,28 @@ def _may_write(path: Path) -> bool:
 
 
 def _beside(path: Path) -> tuple[Path, Path]:
-    """The paths of the write-ahead log, and of its shared index."""
+    """Return the paths of the file's write-ahead log, and of the log's shared index."""
     real = path.resolve()
     return real.with_name(f"{real.name}-wal"), real.with_name(f"{real.name}-shm")
 
 
 class Reading:
-    """Opens a file for reading. While no process has it open for writing there is no log, and it is opened as
-    immutable; after each read a check makes sure that it did not change."""
+    """Opens a file for reading only. While no process has the file open for writing there is no log, and the file is
+    opened as immutable; after each read a check makes sure that it did not change."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._still: tuple[int, ...] | None = None  # the file's state when opened, if no writer had it open
+        self._still: tuple[int, ...] | None = None  # the file's state when it was opened; None if a writer had it open
 
     def connect(self) -> sqlite3.Connection:
         """Connect for reading. Raises StoreUnavailable for a log that only a writer can read, sqlite3.Error. Retries
-        errors due to a starting writer, which creates log before index, or to the last one, which removes them."""
+        errors due to a starting writer, which makes the log before its index, or to the last one, which removes
+        both."""
         for left in reversed(range(TRIES)):
             opened: sqlite3.Connection | None = None
             try:
                 opened = self._open()
-                opened.execute("pragma schema_version").fetchone()  # SQLite opens neither before this
+                opened.execute("pragma schema_version").fetchone()  # SQLite opens file and log only now
                 return opened
             except (sqlite3.Error, StoreUnavailable) as error:
                 if opened is not None:
@@ -84,7 +85,7 @@ class Reading:
         return sqlite3.connect(uri, uri=True, timeout=5.0, isolation_level=None, check_same_thread=False)
 
     def is_over(self) -> bool:
-        """True if another process may have written since the file was opened: the data read may be inconsistent."""
+        """True if another process may have written since the file was opened, so that data read may be inconsistent."""
         return self._still is not None and self._still != self._seen()
 
     def _seen(self) -> tuple[int, ...]:
@@ -93,7 +94,7 @@ class Reading:
 
 
 def passes(error: Exception) -> bool:
-    """True if a starting or ending writer may be the cause, so that a retry may succeed."""
+    """True if the error may come from a writer that starts or ends, so that another try may succeed."""
     if isinstance(error, sqlite3.Error):
         name = getattr(error, "sqlite_errorname", "")
         return name.startswith("SQLITE_READONLY") or name == "SQLITE_CANTOPEN"
@@ -108,7 +109,7 @@ def _length(path: Path) -> int:
 
 
 def require_schema(c: sqlite3.Connection, path: Path, why: str) -> None:
-    """Raises SchemaError unless the file can be read without migration."""
+    """Raise SchemaError unless the file can be read without a migration; `why` says why it cannot be migrated."""
     schema.require_known(c.execute, path)
     at, known = schema.version(c.execute), schema.MIGRATIONS[-1]
     if at < known:

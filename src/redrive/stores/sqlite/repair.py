@@ -1,7 +1,7 @@
 """Find rows of the SQLite store that are unreadable, or that nothing would ever claim, and repair them on request.
 
-A row that is only in the wrong place goes back to its queue. One with lost parts becomes dead, with the remaining
-parts, for a person to inspect. Without its id, task, queue or body it stays in quarantine, with its original row.
+A row that is only in the wrong place goes back to its queue. A row with lost parts becomes dead, with the other parts,
+for a person to inspect. A row without id, task, queue or body stays in quarantine, with its original values.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _STRANDED = "nothing would ever claim it: it has no time at which it is due, and
 
 
 class Bad(NamedTuple):
-    """A damaged row. `aside`: the row was quarantined before."""
+    """A damaged row. `aside`: True if the row was in quarantine already."""
 
     seq: int
     message: Message
@@ -33,7 +33,7 @@ class Bad(NamedTuple):
 
     @property
     def lost(self) -> list[str]:
-        """The damaged columns that prevent a repair."""
+        """The names of damaged columns without which the row cannot be repaired."""
         return [name for name in BEYOND_MENDING if name in self.wrong]
 
     @property
@@ -45,7 +45,7 @@ class Bad(NamedTuple):
 
 
 def bad_rows(read: Read, sql: Mapping[str, str]) -> Iterator[Bad]:
-    """Yield all damaged rows, in the order of puts."""
+    """Yield all damaged rows, in the order in which the messages were put."""
     last = -1
     while True:
         seqs = [row[0] for row in read("select seq from message where seq > ? order by seq limit ?", last, PAGE)]
@@ -89,13 +89,13 @@ def _looked_at(read: Read, seqs: list[int]) -> Iterator[Bad]:
 
 
 class Repairs:
-    """Repairs rows one by one, each in a commit of the caller."""
+    """Repairs damaged rows one by one, each in a commit of the caller."""
 
     def __init__(self, damages: Damages) -> None:
         self._damages = damages
 
     def mend(self, c: sqlite3.Connection, bad: Bad, now: int) -> str:
-        """Repair a row; returns the result in words."""
+        """Repair a damaged row; returns a sentence about the result."""
 
         def read(sql: str, *args: Any) -> list[tuple[Any, ...]]:
             return c.execute(sql, args).fetchall()

@@ -13,28 +13,28 @@ from ..meta import NO_META, meta_of, read_deferral, read_meta, text
 
 HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_ms worker producer
  grp held_ms hex(body)""".split()  # noqa: SIM905 - a list of names reads best as text
-# An empty blob is not NULL, but hex() of both is the empty text.
+# An empty blob is not NULL, but hex() of either is the empty text.
 COLD = [
     *"""crashes crashes_alone redrives suspect cancel deadline_ms attempts_allowed version key run reason
      rested_ms wake_ms meta faults deferral""".split(),  # noqa: SIM905
     "iif(progress is null, null, hex(progress))",
     "iif(result is null, null, hex(result))",
 ]
-# Most messages have defaults in all cold columns: then these are neither written to JSON nor read.
+# Most messages have defaults in all cold columns: then the cold columns are neither written as JSON nor read.
 COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel
  + (version <> 1) or coalesce(deadline_ms, attempts_allowed, key, run, reason, rested_ms, wake_ms, meta, faults,
  deferral, progress, result) is not null then json_array({", ".join(COLD)}) end"""
 
 
-Read = Callable[..., list[tuple[Any, ...]]]  # takes a statement and its parameters; returns its rows
-# The values that versions of redrive write; others are damage, and raise when the row is read.
+Read = Callable[..., list[tuple[Any, ...]]]  # takes a statement and its parameters, returns rows
+# The ranges of the values that redrive writes; any other value is damage, and decoding the row raises.
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Fence = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 _Priority = Annotated[int, msgspec.Meta(ge=0, le=3)]
 
 
 class _Cold(msgspec.Struct, array_like=True, gc=False):
-    """The cold columns, in order."""
+    """The cold columns of a message, in the order of COLD."""
 
     crashes: _Count
     crashes_alone: _Count
@@ -84,7 +84,7 @@ read_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 
 
 def restored_row(message: Message) -> tuple[Any, ...]:
-    """A message to import, as arguments of the statement `restore`."""
+    """Return a message to import as arguments of the statement `restore`."""
     last = message.faults[-1] if message.faults else None
     return (
         *(message.id, message.task, message.queue, message.lane, message.priority, message.fence, message.attempt),
@@ -98,7 +98,7 @@ def restored_row(message: Message) -> tuple[Any, ...]:
 
 
 class Strange(ValueError):
-    """A message is due in a lane from which no message is claimed."""
+    """A message has a due time in a lane from which no message is claimed."""
 
 
 def to_message(row: CompactRow) -> Message:

@@ -1,4 +1,4 @@
-"""The schema of an SQLite file, migrated in numbered steps when it is opened.
+"""The schema of an SQLite file, migrated in numbered steps when the file is opened.
 
 `user_version` is the version that a program must know to use the file; the first releases read nothing else. A
 migration whose first line is `-- older programs go on beside it` does not change it: it affects only speed, may run
@@ -20,8 +20,8 @@ from ...message import PRIORITIES, SKIP_LOOKED
 from .errors import store_error
 from .rows import COLUMNS
 
-MIGRATIONS = (5, 6)  # the first creates the schema; no release had an older schema
-# The fields that a redrive or an isolation overwrites, as stored in the column `before`: see `message.Before`.
+MIGRATIONS = (5, 6)  # the first one creates the schema: no release had an older one
+# The columns that a redrive or an isolation overwrites, kept in the column `before`: see `message.Before`.
 _TAKEN = (
     *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "suspect", "life_ms"),
     *("held_ms", "deadline_ms", "attempts_allowed", "fingerprint", "error", "run", "expires_ms"),
@@ -34,13 +34,13 @@ insert into schema_at values (%d);
 """
 _OURS = """(lane in ('ready', 'leased', 'dead', 'quarantine', 'done') or typeof(lane) <> 'text' or length(lane) > 40
  or lane glob '[^a-z]*' or lane glob '*[^a-z0-9_-]*' or lane = '')"""
-_SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # SQL: a valid cell version
+_SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # true for valid cell versions
 _PAIRS = [f"'{name}', {name}" for name in _TAKEN]
 BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
 
 def statements() -> dict[str, str]:
-    """The statements of statements.sql, by name."""
+    """Return the statements of statements.sql by name."""
     text = (files(__package__) / "statements.sql").read_text()
     parts = re.split(r"^-- name: (\w+(?:, \w+)?)\n", text, flags=re.M)[1:]
     return {
@@ -61,17 +61,17 @@ def _spelled(sql: str, ours: str) -> str:
     return sql
 
 
-SchemaQuery = Callable[[str], Iterable[tuple[Any, ...]]]  # takes a query; returns its rows
+SchemaQuery = Callable[[str], Iterable[tuple[Any, ...]]]  # takes a query, returns rows
 
 
 def needed(ask: SchemaQuery) -> int:
-    """The version that a program must know to use the file; 0 if it has no schema of redrive."""
+    """Return the version that a program must know to use the file; 0 if the file has no schema of redrive."""
     ((at,),) = ask("pragma user_version")
     return int(at)
 
 
 def version(ask: SchemaQuery) -> int:
-    """The version of the file; 0 if it has no schema of redrive."""
+    """Return the file's version, with migrations that older programs ignore; 0 if it has no schema of redrive."""
     at = needed(ask)
     if not list(ask("select 1 from sqlite_master where name = 'schema_at' and type = 'table'")):
         return at
@@ -80,7 +80,7 @@ def version(ask: SchemaQuery) -> int:
 
 
 def require_known(ask: SchemaQuery, path: Path) -> None:
-    """Raises SchemaError for a file that this version must not use, of a newer version or from before any release."""
+    """Raise SchemaError for a file that this redrive must not use: of a newer version, or older than any release."""
     at, first, last = needed(ask), MIGRATIONS[0], MIGRATIONS[-1]
     if at > last:
         raise SchemaError(f"{path} has schema {at}, this redrive knows up to {last}; upgrade redrive")
@@ -92,7 +92,7 @@ def require_known(ask: SchemaQuery, path: Path) -> None:
 
 
 def migrate(c: sqlite3.Connection, sql: Mapping[str, str], path: Path) -> None:
-    """Run the missing migrations, in the open transaction. Raises SchemaError."""
+    """Run the migrations that the file lacks, in the open transaction. Raises SchemaError as `require_known` does."""
     require_known(c.execute, path)
     at = version(c.execute)
     for number in MIGRATIONS:
@@ -102,14 +102,14 @@ def migrate(c: sqlite3.Connection, sql: Mapping[str, str], path: Path) -> None:
 
 
 def _step(sql: Mapping[str, str], number: int) -> str:
-    """A migration, and the statement that records it."""
+    """Return the SQL of a migration, with the statement that records its number."""
     migration = sql[f"migration_{number}"]
     note = _SET_AT % number if migration.startswith(_BESIDE_OLDER) else f"pragma user_version={number};\n"
     return f"{migration}\n{note}"
 
 
 def version_of(path: Path) -> int:
-    """The version of an existing file, without changing it. Raises StoreError."""
+    """Read the version of an existing file, without changing the file. Raises StoreError."""
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as c:
             return version(c.execute)
@@ -118,7 +118,7 @@ def version_of(path: Path) -> int:
 
 
 def ddl() -> str:
-    """The DDL of an empty file, for information: redrive creates and migrates its file itself."""
+    """Return the DDL of an empty file, for information: redrive creates and migrates its file itself."""
     sql = statements()
     steps = [f"begin;\n{_step(sql, number)}commit;\n" for number in MIGRATIONS]
     return f"-- redrive: an SQLite file at schema {MIGRATIONS[-1]}\npragma journal_mode=wal;\n\n" + "\n".join(steps)

@@ -35,7 +35,7 @@ from .rows import COLUMNS, Read, read_faults, read_rows, to_message
 
 _RESTING = ("(rested_ms, seq) > (?, ?)", "rested_ms, seq")
 _ANY = ("(coalesce(rested_ms, 0), seq) > (?, ?)", "coalesce(rested_ms, 0), seq")
-# By lane, the condition for rows after a cursor, and the order: a page of a million is read from an index, not sorted.
+# By lane: the condition for rows after a cursor, and an order in which an index has the rows, so that none are sorted.
 AFTER: dict[Lane | None, tuple[str, str]] = {
     Lane.READY: ("? <= 0 and seq > ?", "seq"),
     Lane.LEASED: _ANY,
@@ -46,19 +46,19 @@ AFTER: dict[Lane | None, tuple[str, str]] = {
 }
 
 
-FEW = 2000  # matches of a field up to which they are all examined instead of read in order
-MANY = 60_000  # matches beyond which they are not listed to test membership
-NEAR = 5_000  # rows of the table that are read to see if a page is among them
-VALUES_MAX = 50  # values of a field that are merged in order
-LISTED_MAX = 4  # most values whose messages are listed from the index of another field
-_FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # indexed fields, the most selective first
+FEW = 2000  # up to this number of matches, all messages with a value are examined, and not read in order
+MANY = 60_000  # beyond this number of matches, the matches of another field are not listed
+NEAR = 5_000  # how many rows of the table are read to see if a page is among them
+VALUES_MAX = 50  # most values of a field for which its index is read in order
+LISTED_MAX = 4  # most values whose matches are listed from another field's index
+_FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # fields with an index, the most selective first
 
 
 def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
-    """The SQL and parameters for the messages of a page.
+    """Return the SQL and its parameters for the messages of a page.
 
-    The field with the fewest matches is read in its index, and other fields with few matches are looked up in theirs.
-    So a rare value does not read many rows, and a frequent one is read in the order of rest.
+    The index of the field with the fewest matches is read, and other fields with few matches are looked up in their
+    own. So a rare value does not read many rows, and a frequent one is read in the order of rest.
     """
     later, order = AFTER[lane]
     clauses, args = where_of(where, lane)
@@ -92,8 +92,8 @@ def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int]
 
 
 def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]] | None:
-    """The SQL for waiting messages of one queue, if they are few: then listing them from indexes is faster than
-    skipping dead messages. None if reading the table is faster, or the filter has other fields."""
+    """Return SQL and parameters for waiting messages of one queue, if they are few: then listing them from indexes is
+    faster than skipping dead messages. None if reading the table is faster, or the filter has other fields."""
     if where != Filter(queue=where.queue) or not isinstance(where.queue, str) or after[0] > 0:
         return None
     near = "select 1 from message where lane = 'ready' and queue = ? and seq > ? and seq <= ? limit ?"
@@ -113,7 +113,7 @@ def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> t
 
 
 def _on(what: str, field: str, values: tuple[str, ...], lane: Lane | None, limit: int) -> tuple[str, Any, Any, Any]:
-    """The SQL and parameters for at most `limit` messages of a lane with one of these values, from an index."""
+    """SQL and parameters for up to `limit` messages of a lane with one of these values, from the field's index."""
     some = f"""select seq from message indexed by message_rest_{field} where rested_ms is not null
         and {field} in (select value from json_each(?)) and lane = ? limit ?"""
     return f"select {what} from ({some})", text(values), str(lane), limit
@@ -159,15 +159,15 @@ def where_of(where: Filter, lane: Lane | None) -> tuple[list[str], list[Any]]:
     at = "rested_ms" if lane in RESTED else "coalesce(rested_ms, enqueued_ms)"
     for bound, clause in ((where.since_ms, f"{at} >= ?"), (where.until_ms, f"likely({at} < ?)")):
         if bound is not None:
-            # SQLite considers two bounds so selective that it uses the whole lane's index: `likely` says that one is
-            # not.
+            # SQLite takes two bounds for so selective that it uses the index of the whole lane; `likely` says that one
+            # is not.
             clauses.append(clause)
             args.append(bound)
     return clauses, args
 
 
 def trend_of(now: int | None) -> tuple[str, tuple[int, ...]]:
-    """The columns of a group's trend, if the time is given, and their parameters."""
+    """Return the columns for a failure group's trend at the time `now`, and parameters; zeros if `now` is None."""
     if now is None:
         return "0 recent, 0 earlier", ()
     lately = now - TREND_MS
@@ -179,18 +179,18 @@ def to_failure_group(fingerprint: str, task: str, error: str | None, faults: str
     known = None if error is None else fingerprint
     try:
         fault = died_of(read_faults(faults) if faults else (), known, error)
-    except ValueError:  # the sample's row is damaged; the other messages are readable
+    except ValueError:  # this row is damaged, while the others of the group are readable
         fault = None
-    times = [ms if isinstance(ms, int) else 0 for ms in numbers[1:3]]  # a damaged row may hold anything
+    times = [ms if isinstance(ms, int) else 0 for ms in numbers[1:3]]  # a damaged row may have any value
     figures: tuple[Any, ...] = (numbers[0], *times, *numbers[3:])
     return FailureGroup(fingerprint, task, error or "", fault.text if fault else "", *figures)
 
 
-LEASE_MOST_MS = 3_600_000  # leases that end later are counted as becoming due
+LEASE_MOST_MS = 3_600_000  # a lease that ends later counts as a message that becomes due
 
 
 class SqliteQueries(SqliteFile):
-    """Queries of the SQLite store."""
+    """The queries of the SQLite store."""
 
     def _messages(self, where: str, *args: Any) -> list[tuple[int, Message]]:
         sql = f"select json_group_array(json_array({COLUMNS})) from (select * from message {where})"
@@ -205,7 +205,7 @@ class SqliteQueries(SqliteFile):
         return self._with_damage(messages, aside) if aside else messages
 
     def _with_damage(self, rows: list[tuple[int, Message]], aside: Sequence[int]) -> list[tuple[int, Message]]:
-        """The messages; quarantined damaged ones with their original rows."""
+        """Return the messages; those in `aside`, quarantined as damaged, with their original rows."""
         kept = dict(self._read(self._sql["kept_before"], text(list(aside))))
         return [
             (seq, replace(message, damage=damage_of(kept[seq])) if seq in kept else message) for seq, message in rows
@@ -258,7 +258,7 @@ class SqliteQueries(SqliteFile):
         rows = self._messages(which, *args)
         more = f"{rows[-1][1].rested_ms or 0}.{rows[-1][0]}" if len(rows) == limit and rows else None
         if more is not None and rows[-1][1].rested_ms is None and "rested_ms" in raw_of(rows[-1][1]):
-            more = None  # null sorts after all values, so a cursor cannot continue from it
+            more = None  # null sorts after all values, so a cursor could not continue from this row
         return Page([message for _, message in rows], more)
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:

@@ -2,8 +2,8 @@
 exchange, wait. `search.py` has the queries, `admin.py` the administration, `file.py` the connections.
 
 Each process has one writing connection. Threads that write at the same time share a commit (one of them does the work
-of the others), so eight enqueueing threads cost one sync, not eight. The statements are in statements.sql, which
-explains why batches are passed as JSON.
+of all), so eight enqueueing threads cost one sync, not eight. The statements are in statements.sql, which explains why
+batches are passed as JSON.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from .transaction import after_commit, connection_of, within
 from .wake import SqliteWaiter
 from .writes import fences_of
 
-LOOK_EVERY_S = 0.25  # how often an idle waiter checks if another process changed the file without waking it
+LOOK_EVERY_S = 0.25  # how often an idle waiter checks if another process has changed the file but not woken it
 SWEEP_MAX = 1000
 _tuple = tuple.__new__
 
@@ -56,7 +56,7 @@ _tuple = tuple.__new__
 class SqliteStore(SqliteQueries, SqliteAdmin):
     """A store in the SQLite file at `path`, created if missing.
 
-    `synchronous="normal"` gives up the sync of each commit: kill -9 still loses nothing, a power cut may lose the last
+    With `synchronous="normal"` commits are not synced: kill -9 still loses nothing, a power cut may lose the last
     commits. In tests `clock_ms` replaces the store's time, and `host` the machine's clocks. Raises ConfigError,
     SchemaError, StoreUnavailable.
     """
@@ -130,11 +130,11 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             return Exchange(settled, deliveries, clogged, tuple(damaged))
 
         # A claim alone need not be synced: a power cut that undoes it also ends the claimant, as all users of the file
-        # are on this machine, and the message is ready again. Commits that acknowledge something are synced.
+        # are on this machine, and the message is ready again. A commit that acknowledges something is synced.
         result = self._write(work, seqs, synced=bool(settlements or swaps))
         if result.damaged:
             self._set_aside = []
-        # The worker that settles claims what becomes due, if it has room. Others may have room, so they must be woken.
+        # This worker claims what becomes due, if it has room. Other workers may have room too, so they must be woken.
         if self._for_others or (not plain and any(s.follow_ups or type(s.decision) is RetryAt for s in settlements)):
             waiter = self._waiters.get(threading.get_ident())
             self._waker.wake_all(but=None if waiter is None else waiter.name)
@@ -143,8 +143,8 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
     def _claim(
         self, c: sqlite3.Connection, ask: ClaimRequest, now: int, deliveries: list[Delivery], damaged: list[Message]
     ) -> bool:
-        """Claim messages into `deliveries`, and quarantined ones into `damaged`. Returns True if it claimed fewer than
-        requested, and more are due than it examined."""
+        """Claim messages into `deliveries`, and add damaged ones that it quarantines to `damaged`. Returns True if it
+        claimed fewer than requested because it stopped looking."""
         until = now + ask.lease_ms
         try:
             rows = self._claimable(c, ask, now)
@@ -153,9 +153,9 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             claimed = []
             for row in rows:
                 fence = row[7] + 1
-                receipt = _tuple(Receipt, (row[0], fence))  # takes half the time of Receipt(…)
+                receipt = _tuple(Receipt, (row[0], fence))  # in half the time of Receipt(…)
                 claimed.append(Delivery(_claimed(row, fence, until, ask.worker), receipt, until, row[6] or 0))
-        except sqlite3.DataError:  # only all values together can exceed SQLite's limit
+        except sqlite3.DataError:  # one value fits; only all together exceed SQLite's limit
             if ask.limit == 1:
                 raise
             return self._claim(c, replace(ask, limit=ask.limit // 2), now, deliveries, damaged)
@@ -179,14 +179,14 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         return clogged
 
     def _passes_by_lane(self, error: Exception) -> bool:
-        """Skip lanes of newer versions from now on, if one caused the error; returns True if it did."""
+        """If a lane of a newer version caused the error, skip such lanes from now on and return True."""
         if not isinstance(error, Strange) or self._by_lane:
             return False
         self._by_lane = "_by_lane"
         return True
 
     def _due_seqs(self, c: sqlite3.Connection, ask: ClaimRequest, now: int) -> list[int]:
-        """The seqs of the messages that a claim would read."""
+        """Return the seqs of the messages that a claim for this request would read."""
         skip = (text(sorted(ask.skip)),) if ask.skip else ()
         but, asked = ("_but" if skip else ""), (ask.queue, now, ask.limit)
         places = read_places(self._one(c, f"due{but}{self._by_lane}", *asked, *skip))
@@ -260,7 +260,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
                 seen, due_ms = version, self._next_due_ms(asks)
             left_s = end - time.monotonic()
             due_s = (due_ms - self._clock.now()) / 1000
-            if waiter.nudges != self._nudges:  # includes a nudge from before this thread had a socket
+            if waiter.nudges != self._nudges:  # even a nudge from before this thread had a waiter
                 waiter.nudges = self._nudges
                 return
             if left_s <= 0 or due_s <= 0 or waiter.wait(max(0.0, min(left_s, due_s, LOOK_EVERY_S))):
@@ -290,12 +290,12 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
     def _sweep(self, c: sqlite3.Connection, now: int) -> None:
         self._swept_ms = now
         if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
-            self._swept_ms = now - SWEEP_EVERY_MS  # there are more: continue at the next exchange
+            self._swept_ms = now - SWEEP_EVERY_MS  # more has expired, so the next exchange continues
         c.execute(self._sql["sweep_keys"], (now,))
 
 
 def _are_plain(settlements: Sequence[Settlement]) -> bool:
-    """Whether all of them are acks that keep nothing."""
+    """True if all settlements are acks that keep nothing, without follow-ups and swaps."""
     checked: Decision | None = None  # the settlements of a batch mostly share one
     for s in settlements:
         decision = s.decision
@@ -309,7 +309,7 @@ def _are_plain(settlements: Sequence[Settlement]) -> bool:
 
 
 def _claimed(row: CompactRow, fence: int, until: int, worker: str) -> Message:
-    """The claimed message. Raises Strange."""
+    """Return the message of a row after its claim. Raises Strange for a lane from which no message is claimed."""
     _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, held, body, cold = row
     if cold is None:  # the common case, in as few steps as possible
         content = bytes.fromhex(body)

@@ -1,4 +1,4 @@
-"""Write in the caller's own transaction: find the sqlite3 connection of the given object, and check its file."""
+"""Write in the caller's own transaction: find the sqlite3 connection of the object given, and check its file."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from ...errors import EnqueueError, Unsupported
 from ..sqlalchemy import driver_connection, is_of
 
-_WAITING = "redrive: calls after the commit"  # key in `info` of a SQLAlchemy session
+_WAITING = "redrive: calls after the commit"  # key in `info` of a session of SQLAlchemy
 
 
 def connection_of(tx: Any) -> sqlite3.Connection:
-    """The sqlite3 connection behind a connection or session of sqlite3 or SQLAlchemy. Raises Unsupported."""
+    """Return the sqlite3 connection behind `tx`, of sqlite3 or SQLAlchemy. Raises Unsupported for others."""
     connection = driver_connection(tx) if is_of(tx, "sqlalchemy") else tx
     if not isinstance(connection, sqlite3.Connection):
         raise Unsupported(
@@ -27,7 +27,7 @@ def connection_of(tx: Any) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def within(c: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
-    """The connection in its transaction, for redrive's statements: all of them apply, or none if the block raises.
+    """Yield the connection for redrive's statements in its transaction: all of them apply, or none if the block raises.
 
     Begins the transaction if none is open. Raises Unsupported if the connection is to another file than `path`,
     EnqueueError if it is in autocommit.
@@ -61,14 +61,14 @@ def _begin(c: sqlite3.Connection) -> None:
         raise EnqueueError(
             "tx= has no transaction open and commits each statement by itself; execute 'begin immediate' on it first"
         )
-    c.execute("begin immediate")  # a later upgrade to writing fails if others wrote meanwhile
+    c.execute("begin immediate")  # a read transaction could not write once another has written
 
 
 def after_commit(tx: Any, do: Callable[[], None]) -> None:
-    """Call `do` once a session of SQLAlchemy commits. For other transactions waiters notice the change by polling."""
+    """Call `do` when `tx`, a session of SQLAlchemy, commits. For other transactions, waiters notice it by polling."""
     orm, event = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.event")
     if orm is not None and event is not None and isinstance(tx, orm.Session):
-        if _WAITING not in tx.info:  # one listener per session, as listeners cannot be removed, not even with once=
+        if _WAITING not in tx.info:  # one listener per session, as no listener can be removed, not even with once=
             event.listen(tx, "after_commit", _call_waiting)
         tx.info.setdefault(_WAITING, {})[do] = None
 

@@ -1,6 +1,6 @@
 """Triage verdicts and imports in the SQLite store.
 
-Like settlements they are batched, with a few statements for any number: a worker executes runs beside its loop.
+Like settlements they are batched, in a few statements for any number: a worker executes redrive runs too.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _read_ids = msgspec.json.Decoder(list[str]).decode
 
 
 class SqliteTriage:
-    """Applies verdicts and imports. Works on the given connection; each call is part of the caller's commit."""
+    """Applies verdicts and imports. Works on the connection of the caller; each call is part of its commit."""
 
     def __init__(self, statements: Mapping[str, str], groups: SqliteGroups, changes: Writes) -> None:
         self._sql, self._groups, self._changes = statements, groups, changes
 
     def judge(self, c: sqlite3.Connection, handles: Sequence[Handle], verdict: Verdict, now: int) -> list[bool]:
-        """Apply the verdict; returns True for each handle to which it applied, in order."""
+        """Apply the verdict to the messages of the handles; returns for each handle, in order, True if it applied."""
         moved = [False] * len(handles)
         for which in _rounds(handles):
             seen = self._seen(c, which, handles, verdict)
@@ -44,7 +44,7 @@ class SqliteTriage:
     def _seen(
         self, c: sqlite3.Connection, which: Sequence[int], handles: Sequence[Handle], verdict: Verdict
     ) -> list[HandleMatch]:
-        """The messages for this verdict that are still as their handles say."""
+        """The messages to which the verdict may apply, of the handles in `which`: they are still as the handle says."""
         lanes = judged_lanes(verdict)
         wanted = [at for at in which if handles[at].lane in lanes]
         if not wanted:
@@ -92,7 +92,7 @@ class SqliteTriage:
                 touched.update(self._groups.rejoin(c, one, verdict.to_queue or one.queue, due[one.seq], now))
 
     def _replace(self, c: sqlite3.Connection, seq: int, draft: Draft, now: int) -> None:
-        """Put the draft in place of the discarded message. It takes over the key, with its expiry."""
+        """Put the draft in place of message `seq`. A draft with the same key takes over the key's expiry too."""
         (old,) = c.execute("select id from message where seq = ?", (seq,)).fetchone()
         name = draft.task, draft.key
         held = c.execute(self._sql["key_until"], (*name, old)).fetchone()
@@ -108,7 +108,7 @@ class SqliteTriage:
     def restore(self, c: sqlite3.Connection, messages: Sequence[Message], now: int) -> list[bool]:
         (ids,) = c.execute(self._sql["stored"], (text([message.id for message in messages]),)).fetchone()
         stored = set(_read_ids(ids))
-        keyed: set[tuple[str, str]] = set()  # keys of earlier messages of this batch, whose rows are not written yet
+        keyed: set[tuple[str, str]] = set()  # of messages before in this batch, whose rows are not written yet
         rows, words = [], []
         for message in messages:
             words.append(message.id not in stored and self._key_is_free(c, message, keyed, now))
@@ -119,7 +119,7 @@ class SqliteTriage:
         return words
 
     def _key_is_free(self, c: sqlite3.Connection, message: Message, keyed: set[tuple[str, str]], now: int) -> bool:
-        """Take the message's key; returns False if another message holds it."""
+        """Take the message's unique key, if it has one; returns False if another message holds that key."""
         if message.key is None:
             return True
         name = message.task, message.key
@@ -133,7 +133,7 @@ class SqliteTriage:
 
 
 def _rounds(handles: Sequence[Handle]) -> Iterator[list[int]]:
-    """Group the indexes of handles into rounds without two handles of one message: usually one round."""
+    """Yield the indexes of handles in rounds, each without two handles of one message: usually one round."""
     left = [*range(len(handles))]
     while left:
         taken: dict[str, int] = {}

@@ -21,7 +21,7 @@ _LOST = {
 
 
 def findings(path: Path, synchronous: str, waiting_bytes: int) -> Iterator[str]:
-    """A line for each unsafe or slow setting. `waiting_bytes` of the log could not be written to the file."""
+    """Yield a line for each unsafe or slow setting. `waiting_bytes`: how much of the log is not yet in the file."""
     if synchronous == "normal":
         yield (
             "synchronous=normal: a power cut may take back the last commits, acknowledged or not; take it out of the "
@@ -66,12 +66,12 @@ def _of_modes(path: Path) -> Iterator[str]:
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system of `path`; empty if unknown."""
+    """Return the type of the file system on which `path` is; empty if unknown."""
     try:
         mounts = [line.split(" ") for line in MOUNTS.read_text(errors="replace").splitlines()]
     except OSError:
         return ""
-    places = {_plain(place): kind for _, place, kind, *_ in mounts}  # the later mount counts
+    places = {_plain(place): kind for _, place, kind, *_ in mounts}  # the later of two mounts counts
     whole = path.resolve()
     return next((places[str(above)] for above in (whole, *whole.parents) if str(above) in places), "")
 

@@ -1,4 +1,4 @@
-"""Waking idle waiters across processes on one machine: a datagram socket per waiter in a folder beside the database.
+"""Wake idle waiters across processes of one machine: each has a datagram socket in a folder beside the database.
 
 All of it is best effort: a lost wake-up costs latency, never work, as every waiter also polls slowly. So if the folder
 belongs to another user, is not a folder, or cannot be created, waiters only poll, and puts wake those that they can.
@@ -19,23 +19,23 @@ from pathlib import Path
 from ...files import GROUP_FILE, Folder
 
 _BIND_TRIES = 20
-_PATH_MAX = 90  # bytes; the kernels' limits for a socket's path are 104 and 108
-_DESCRIPTORS = "/proc/self/fd"  # Linux: the path into an open folder, however long its own path is
+_PATH_MAX = 90  # longest path of a socket in bytes; the kernels allow 104 or 108
+_DESCRIPTORS = "/proc/self/fd"  # Linux: paths through an open folder, short however long the folder's path is
 _HAS_DESCRIPTORS = Path(_DESCRIPTORS).is_dir()
 
 
 def wake_dir(database: Path) -> Path:
-    """The folder of the wake-up sockets for this database."""
+    """Return the folder of the wake-up sockets for this database."""
     return database.with_name(database.name + "-wake")
 
 
 class SqliteWaiter:
     """One thread's wait: for nudges of this process, and for `wake_all` of others if it has a socket in the folder.
-    `name` is the socket's name; empty without one, also if the folder is None."""
+    `name` is the socket's name; it is empty if there is no socket, as when the folder is None."""
 
     def __init__(self, folder: Path | None) -> None:
         self.name = ""
-        self.nudges = 0  # nudges of the store that this waiter has seen
+        self.nudges = 0  # number of the store's nudges that this waiter has seen
         self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._near.setblocking(False)
         self._far.setblocking(False)
@@ -52,7 +52,7 @@ class SqliteWaiter:
         for left in reversed(range(_BIND_TRIES)):
             try:
                 folder = Folder(path, make=True)
-            except FileNotFoundError:  # the last waiter removed the folder meanwhile
+            except FileNotFoundError:  # the last waiter removed the folder since
                 if not left:
                     raise
                 continue
@@ -72,7 +72,7 @@ class SqliteWaiter:
         return [self._near] if self._socket is None else [self._near, self._socket]
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait; True if the waiter was woken. Consumes all pending wake-ups."""
+        """Wait; True if the waiter was woken before the timeout. Takes all wake-ups that are pending."""
         if not self._poll.poll(timeout_s * 1000):
             return False
         for heard in self._heard():
@@ -82,12 +82,12 @@ class SqliteWaiter:
         return True
 
     def nudge(self) -> None:
-        """Wake the waiter, from another thread of this process."""
-        with contextlib.suppress(OSError):  # the socket's buffer is full of nudges already
+        """Wake this waiter from another thread of its process."""
+        with contextlib.suppress(OSError):  # the socket's buffer is full, so the waiter wakes anyway
             self._far.send(b"!")
 
     def leave(self) -> None:
-        """In a forked child: close only the child's copies; the socket stays its parent's."""
+        """In a forked child: close only the child's copies, so that the parent keeps its socket."""
         for end in (*self._heard(), self._far):
             end.close()
         if self._folder is not None:
@@ -97,25 +97,25 @@ class SqliteWaiter:
         if self._folder is not None:
             self._folder.remove_socket(self.name)
             if self._folder.is_there():
-                with contextlib.suppress(OSError):  # other waiters still use the folder
+                with contextlib.suppress(OSError):  # there are sockets of other waiters in the folder
                     self._folder.path.rmdir()
         self.leave()
 
 
 class Waker:
-    """Sends to every waiter of a folder; caches the folder's listing until it changes. Never raises."""
+    """Wakes every waiter with a socket in a folder; keeps the folder's listing until it changes. Never raises."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder
         self._folder: Folder | None = None
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        self._refused: tuple[int, ...] = ()  # identity of a rejected folder when it was checked
+        self._refused: tuple[int, ...] = ()  # identity and change time of a folder that was rejected
         self._seen_ns = -1
         self._names: list[str] = []
 
     def wake_all(self, but: str | None = None) -> None:
-        """Wake every waiter of every process, except the one with name `but`."""
+        """Wake the waiters of all processes, except the waiter with the name `but`."""
         try:
             folder = self._look()
         except OSError:  # no other process waits, or the folder is unreadable
@@ -126,7 +126,7 @@ class Waker:
                     self._wake(folder, name)
 
     def _look(self) -> Folder | None:
-        """The folder, if it is acceptable; updates `_names`, the sockets in it."""
+        """Return the folder if it is acceptable, else None. Reads the names of its sockets if they may have changed."""
         file = os.lstat(self._path)
         folder, inode = self._folder, (file.st_dev, file.st_ino)
         if folder is None or folder.inode != inode:
@@ -135,7 +135,7 @@ class Waker:
         if folder is None:
             return None
         if file.st_mtime_ns != self._seen_ns:
-            # A file made in the same clock tick as the listing would be missed for ever: a recent listing is read
+            # A socket made in the same clock tick as the listing would be missed for ever, so a recent listing is read
             # again.
             self._names = folder.sockets()
             changed_ns = os.fstat(folder.fd).st_mtime_ns
@@ -159,10 +159,10 @@ class Waker:
         except ConnectionRefusedError:  # the socket of a killed process
             folder.remove_socket(name)
         except OSError:
-            pass  # its buffer is full of wake-ups, or the socket is another user's or gone; waiters poll
+            pass  # its buffer is full, or the socket is another user's or gone: its waiter polls
 
     def _forget(self) -> None:
-        """Drop the folder, which is closed once no thread sends through it."""
+        """Drop the folder, which is closed when no thread sends through it any more."""
         self._folder, self._seen_ns, self._names = None, -1, []
 
     def close(self) -> None:
@@ -171,12 +171,12 @@ class Waker:
 
 
 def _bound(folder: Folder) -> tuple[str, socket.socket]:
-    """Create a socket in the folder; returns name and socket. Its mode is set before it has a name."""
+    """Create a socket in the folder; returns its name and the socket. Sets the mode before the socket has a name."""
     name = f"{os.getpid():x}-{secrets.token_hex(3)}"
     made = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         made.setblocking(False)
-        with contextlib.suppress(OSError):  # fchmod on sockets is not supported everywhere
+        with contextlib.suppress(OSError):  # not every system allows fchmod on a socket
             os.fchmod(made.fileno(), 0o600)
         made.bind(_address(folder, name))
         if folder.shared:
@@ -188,7 +188,7 @@ def _bound(folder: Folder) -> tuple[str, socket.socket]:
 
 
 def _address(folder: Folder, name: str) -> str:
-    """The address of a socket in the folder. Raises OSError if its path is too long and descriptors are unavailable."""
+    """Return the address of a socket in the folder. Raises OSError if its path is too long without descriptors."""
     if _HAS_DESCRIPTORS:
         return f"{_DESCRIPTORS}/{folder.fd}/{name}"
     path = str(folder.path / name)
@@ -198,7 +198,7 @@ def _address(folder: Folder, name: str) -> str:
 
 
 def _share(folder: Folder, name: str) -> None:
-    """Let the group write to the socket, which the umask may forbid. By descriptor, as a member may replace the
+    """Let the group write to the socket, which the umask may forbid. By descriptor: a group member may replace the
     file."""
     path_only = getattr(os, "O_PATH", None)
     if path_only is None or not _HAS_DESCRIPTORS:

@@ -31,14 +31,14 @@ from .groups import SqliteGroups, Touched
 
 
 class Writes:
-    """Inserts, settles and removes messages on the given connection. Each call is part of the caller's commit."""
+    """Inserts, settles and removes messages on the connection of the caller. Each call is part of its commit."""
 
     def __init__(self, statements: Mapping[str, str], groups: SqliteGroups) -> None:
         self._sql, self._groups = statements, groups
 
     def insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[PutResult]:
         puts, rows, groups = [], [], []
-        keyed: dict[tuple[str, str], PutResult] = {}  # by earlier drafts of this batch, whose rows are not written yet
+        keyed: dict[tuple[str, str], PutResult] = {}  # of earlier drafts of this batch, whose rows are not written yet
         for draft in drafts:
             id = draft.id or new_id(now)
             if draft.key is not None:
@@ -52,7 +52,7 @@ class Writes:
             rows.append(insert_row(draft, id, due, now))
             puts.append(PutResult(id, False, "scheduled" if due > now else "ready"))
             if draft.key is not None:
-                # one of a group is parked until the end of this put
+                # a grouped message is parked until the end of this put
                 keyed[draft.task, draft.key] = PutResult(
                     id, True, puts[-1].state if draft.group is None else "scheduled"
                 )
@@ -100,7 +100,7 @@ class Writes:
     def _acked(
         self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int]
     ) -> list[Settled] | None:
-        """Ack all settlements in one statement. If any is stale, nothing is written; returns None."""
+        """Ack all messages in one statement; returns the results. If a receipt is stale, write nothing, return None."""
         count = len(settlements)  # looked up first: a savepoint to undo a part would copy each page of the delete
         if len(fences) != count or c.execute(self._sql["held_count"], (text(fences),)).fetchone()[0] != count:
             return None
@@ -121,7 +121,7 @@ class Writes:
         deferrals: list[list[Any]] = []
         drafts: list[Draft] = []
         for s in settlements:
-            cancel = held.pop((s.receipt.handle, s.receipt.fence), None)  # popped: a receipt's second use is stale
+            cancel = held.pop((s.receipt.handle, s.receipt.fence), None)  # removed: a second use is stale
             if cancel is None or (cells is not None and not cells.try_all(s.swaps)):
                 words.append(Settled.STALE)
                 continue
@@ -132,7 +132,7 @@ class Writes:
                     kept.append(kept_row(s, s.decision, now))
             elif cancel:
                 moves.append(move_row(s, now))
-                words.append(Settled.CANCELLED)  # the message ended otherwise than decided: no follow-ups
+                words.append(Settled.CANCELLED)  # the message ended as cancelled, not as decided: no follow-ups
                 continue
             elif (retry := retry_row(s)) is not None:
                 retries.append(retry)
@@ -159,12 +159,12 @@ class Writes:
         return words
 
     def held(self, c: sqlite3.Connection, fences: dict[int | str, int]) -> dict[tuple[int | str, int], int]:
-        """The claims that still hold their lease, by (seq, fence): 1 if a cancel was requested, otherwise 0."""
+        """Which of these claims still hold their leases, by (seq, fence): 1 if a cancel was requested, else 0."""
         rows = msgspec.json.decode(c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0])
         return {(seq, fence): cancel for seq, fence, cancel in rows}
 
     def retain(self, c: sqlite3.Connection, lane: Lane, queue: str, keep: Keep, now: int) -> int:
-        ends: list[tuple[int, int]] = []  # retention removes messages before these ends
+        ends: list[tuple[int, int]] = []  # positions in the order of rest before which messages are removed
         if keep.count is not None:
             newest = c.execute(self._sql["nth_newest"], (lane, queue, max(0, keep.count - 1))).fetchone()
             if newest is not None:
@@ -180,7 +180,7 @@ class Writes:
 
 
 def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
-    """The newest fence of each handle: an older one in the same batch is stale and must not hide it."""
+    """Return the newest fence for each handle: a receipt with an older one is stale and must not hide it."""
     return dict(sorted(receipts, key=itemgetter(1)))
 
 
@@ -192,7 +192,7 @@ def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
 
 
 def retry_row(s: Settlement) -> list[Any] | None:
-    """A counted retry with its fault, as arguments of the statement `retry`; None for every other settlement."""
+    """Return a counted retry with its fault as arguments of the statement `retry`; None for any other settlement."""
     decision = s.decision
     if type(decision) is not RetryAt or not decision.counts or decision.held or s.fault is None:
         return None
@@ -202,7 +202,7 @@ def retry_row(s: Settlement) -> list[Any] | None:
 
 
 def defer_row(s: Settlement, now: int) -> list[Any] | None:
-    """A deferral by flow control, as arguments of the statement `defer`; None for every other settlement."""
+    """Return a deferral by flow control as arguments of the statement `defer`; None for any other settlement."""
     decision = s.decision
     if type(decision) is not RetryAt or decision.counts or decision.crashed or s.fault is not None:
         return None
@@ -211,14 +211,14 @@ def defer_row(s: Settlement, now: int) -> list[Any] | None:
 
 
 def kept_row(s: Settlement, ack: Ack, now: int) -> tuple[Any, ...]:
-    """An ack that keeps the message, as arguments of the statement `keep`."""
+    """Return an ack that keeps the message as arguments of the statement `keep`."""
     expires = None if ack.keep_ms is None else now + ack.keep_ms
     reason = None if ack.degraded is None else DEGRADED
     return (now, expires, reason, s.result, *s.receipt)
 
 
 def move_row(s: Settlement, now: int) -> list[Any]:
-    """A settlement other than an ack, as arguments of the statement `settle`."""
+    """Return a settlement other than an ack as arguments of the statement `settle`."""
     fault = text(s.fault) if s.fault is not None else None
     fingerprint, error = (s.fault.fingerprint, s.fault.error) if s.fault is not None else (None, None)
     match s.decision:
