@@ -54,8 +54,7 @@ class Reading:
 
     def connect(self) -> sqlite3.Connection:
         """Connect for reading. Raises StoreUnavailable for a log that only a writer can read, sqlite3.Error. Retries
-        errors due to a starting writer, which makes the log before its index, or to the last one, which removes
-        both."""
+        errors due to a starting writer, which makes the log before its index, or to the last, which removes both."""
         for left in reversed(range(TRIES)):
             opened: sqlite3.Connection | None = None
             try:
