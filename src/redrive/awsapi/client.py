@@ -126,6 +126,7 @@ def method_of(action: str) -> str:
     """Return the name of the boto3 method for an API action.
 
     >>> method_of("SendMessageBatch")
+    'send_message_batch'
     """
     return re.sub("(?<!^)(?=[A-Z])", "_", action).lower()
 
