@@ -59,7 +59,7 @@ def celery(app_argument: str | None, app: str | None, burst: bool, held: float |
 
 
 def _bridge_of(spec: str, folder: str | None) -> CeleryBridge:
-    """Return the bridge that the app's module declares. Raises Failure if there is none."""
+    """Return the bridge that the app's module declares for this app. Raises Failure if there is none."""
     from ..contrib.celery import CeleryBridge
 
     app, module = load_app(spec, folder), spec.partition(":")[0]

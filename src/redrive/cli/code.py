@@ -1,4 +1,4 @@
-"""Import the app's code only from folders and files that are writable by this user and root alone."""
+"""Import the app's code only from folders and files that this user and root alone may write."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..config import trust
 
 
 class Distrusted(ImportError):
-    """A module was not imported because another user owns it or may write it."""
+    """Raised if a module is not imported because another user owns its file or may write it."""
 
     def __init__(self, name: str, place: Path, why: str) -> None:
         super().__init__(f"{place} is not imported: {why}", name=name, path=str(place))
@@ -20,8 +20,8 @@ class Distrusted(ImportError):
 
 
 class Guard:
-    """An import hook that loads nothing, and refuses modules in or below these folders that other users could change.
-    `places`: for each folder, why nothing may be imported from it, or None."""
+    """An import hook that loads nothing, and refuses modules in or below the folders in `places` that other users could
+    change. `places` maps each folder to the reason why nothing may be imported from it, or to None."""
 
     def __init__(self) -> None:
         self.places: dict[Path, str | None] = {}
@@ -37,13 +37,13 @@ class Guard:
         if (why := self.places[place]) is not None:
             raise Distrusted(name, place, why)
         for file in [origin] if spec.cached is None else [origin, Path(spec.cached)]:
-            there = next(part for part in (file, *file.parents) if part.exists())  # a module may be in an archive
+            there = next(part for part in (file, *file.parents) if part.exists())  # for a module in an archive
             if (why := trust.why_not(there)) is not None:
                 raise Distrusted(name, there, why)
 
     def _place_of(self, origin: Path) -> Path | None:
         real = origin.parent.resolve()
-        if real.is_relative_to(sys.prefix):  # the running interpreter's own modules are trusted
+        if real.is_relative_to(sys.prefix):  # the modules of the running interpreter are trusted
             return None
         return next((place for place in self.places if real.is_relative_to(place)), None)
 
@@ -52,7 +52,8 @@ _guard = Guard()
 
 
 def look_in(folders: Iterable[Path]) -> dict[Path, str]:
-    """Add these folders to the import path, the last one first; return those that are skipped, with the reason."""
+    """Add these folders to the import path, the last one first, except those that other users may write; return the
+    latter, with the reasons."""
     if _guard not in sys.meta_path:
         sys.meta_path.insert(0, _guard)
     _guard.places = {folder.resolve(): trust.why_not_folder(folder) for folder in folders}

@@ -33,8 +33,8 @@ from ..stores import open_store
 from ..stores.upkeep import is_there
 from .opening import load_app
 
-WAIT_S = 1.0  # seconds for the app and the store; names read by then are offered
-_SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # names that a shell inserts without quoting
+WAIT_S = 1.0  # seconds for which the app and the store are read; the names read by then are offered
+_SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # names that a shell inserts without quotes
 _BY_OPTION = {"queue": "queues", "queues": "queues", "task": "tasks", "of_lines": "tasks", "fingerprint": "failures"}
 _BY_ARGUMENT = {
     ("queue", "names"): "queues",
@@ -58,7 +58,7 @@ class _Names(ShellComplete):
             text = super().complete()
         if any(thread.name == "redrive-complete" for thread in threading.enumerate()):
             print(text, flush=True)
-            os._exit(0)  # a thread that still imports an app or waits for a server would delay the exit
+            os._exit(0)  # at once, as a thread that still imports an app or waits for a server would delay the exit
         return text
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
@@ -69,7 +69,7 @@ class _Names(ShellComplete):
             if kind is None:
                 return asked.shell_complete(context, text)
             names = _found(kind, context, text.rpartition(",")[2])
-            before = text[: len(text) - len(text.rpartition(",")[2])]  # the earlier entries of a list
+            before = text[: len(text) - len(text.rpartition(",")[2])]  # all but the last entry of a list
             if not names and asked.name == "task":
                 return [CompletionItem(text, type="file")]
             return [CompletionItem(before + name, help=help or None) for name, help in names]
@@ -77,7 +77,8 @@ class _Names(ShellComplete):
 
 
 def _kind(context: click.Context, asked: click.Command | click.Parameter) -> str | None:
-    """Return the kind of names that a parameter takes, by the command's path and its own name."""
+    """Return the kind of names that a parameter takes, by the path of its command and its own name; None for other
+    parameters."""
     if not isinstance(asked, click.Parameter) or asked.name is None:
         return None
     first = context.command_path.split()[1:2]
@@ -100,7 +101,7 @@ def _found(kind: str, context: click.Context, prefix: str) -> list[NamedThing]:
 
 
 def _look(kind: str, given: dict[str, Any]) -> Iterator[NamedThing]:
-    """Yield names that the app declares, then those in its store."""
+    """Yield the names of this kind that the app declares, then those in its store."""
     spec, url = given.get("app") or given.get("app_argument"), given.get("url")
     chosen = settings({"app": spec, "url": url})
     app = load_app(chosen.app, chosen.folder) if chosen.app and (spec or not url) else None
@@ -118,11 +119,12 @@ def _look(kind: str, given: dict[str, Any]) -> Iterator[NamedThing]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Discard output of the app and of libraries, which a terminal would show within the line being typed."""
+    """Discard what the app and libraries print until the block ends: a terminal would show it within the line being
+    typed."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)  # stderr is not restored, as nothing else is written
+    os.dup2(nowhere, 2)  # stderr is not restored afterwards, as nothing else is written to it
     try:
         yield
     finally:

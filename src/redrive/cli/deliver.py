@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..deliver.run import DeliveryOptions, FileDelivery
     from ..deliver.sending import UrlTarget
 
-QUOTED_MIN = 6  # the least length of a header's value that is hidden in answers: shorter ones occur in any text
+QUOTED_MIN = 6  # the least length of a header's value that is hidden in answers: a shorter one occurs in any text
 _COLUMNS = (
     Column("outcome"),
     Column("count"),
@@ -82,7 +82,7 @@ def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int
     from ..deliver import spool_folder
 
     target = _target(given)
-    _options(given)  # report misspelled options before a large file is read
+    _options(given)  # called early, to report misspelled options before a large file is read
     elsewhere = f"{program()} deliver {typed(file)} --to {typed(redact(given['to']))} --url sqlite:///redrive.db"
     if not opened.store.traits.durable:
         why = f"{opened.url} forgets everything when the command ends, so nothing could be resumed"
@@ -95,7 +95,7 @@ def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int
 
 
 class _Command:
-    """One call of `redrive deliver`, with its options."""
+    """One call of `redrive deliver`, with its options and the state of its file."""
 
     def __init__(
         self, opened: OpenedStore, output: Output, file: str, given: dict[str, Any], target: UrlTarget, folder: Path
@@ -109,7 +109,8 @@ class _Command:
         self.limit = min(LINE_MAX, opened.store.traits.body_bytes_max)
 
     def run(self) -> int:
-        """Check, enqueue and send the lines; return the exit code. Keeps spooled input while lines of it are unsent."""
+        """Check, enqueue and send the lines; return the exit code. Deletes spooled input unless lines of it
+        are unsent."""
         from ..deliver import ProgressBar, check, readable, spool_path
 
         self.path = readable(self.file, self.folder)
@@ -152,7 +153,8 @@ class _Command:
         return self._deliver(ledger, start)
 
     def _append(self, earlier: FileRecord, start: FileRecord) -> bool:
-        """Return whether to enqueue only the new lines. If all lines are enqueued again, warns; on a terminal, asks."""
+        """Return True if only the new lines of the file are to be enqueued. If all lines are to be enqueued again,
+        warns and, on a terminal, asks the user."""
         if self.given["append"]:
             return True
         before, whole = f"{earlier.done:,} of these {_lines(start.total)} were sent before", self._again("--append")
@@ -197,7 +199,7 @@ class _Command:
         return INTERRUPTED
 
     def _judge_bad_lines(self) -> None:
-        """Raise Failure if there are bad lines; with --skip-bad, write them to its file instead."""
+        """Raise Failure if the file has bad lines; with --skip-bad, write them to that option's file instead."""
         from ..deliver import write_bad
 
         bad, first, target = self.checked.bad, self.checked.first_bad, self.given["skip_bad"]
@@ -252,8 +254,6 @@ class _Command:
         ledger.write(None)
         note(f"forgotten; {cancelled:,} waiting messages cancelled, {discarded:,} dead ones discarded")
         return DONE
-
-    # -- telling
 
     def _tell(self, summary: Summary, delivery: FileDelivery | None = None) -> None:
         import msgspec
@@ -310,7 +310,7 @@ def _headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _secret_headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
-    """Yield (header, value) for each --header-env NAME=VARIABLE. Errors never quote the values."""
+    """Yield (header, value) for each --header-env NAME=VARIABLE. The errors never quote a value."""
     help = f"{program()} deliver --help"
     for text in texts:
         name, equals, variable = (part.strip() for part in text.partition("="))
@@ -328,7 +328,7 @@ def _secret_headers(texts: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _fits(name: str, text: str) -> bool:
-    """Return whether `name` is a token of RFC 9110, and `text` printable ASCII."""
+    """Return True if `name` is a token of RFC 9110, and `text` is printable ASCII."""
     return re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", name, re.ASCII) is not None and text.isprintable() and text.isascii()
 
 
@@ -377,7 +377,7 @@ def _rows(summary: Summary) -> list[dict[str, Any]]:
 
 
 def _short(text: str | None) -> str:
-    """Return the text of a failure without the URL, which is the same for every line."""
+    """Return the text of a failure without the URL, which is the same for every line of the file."""
     return (text or "–").partition(" from http")[0]
 
 

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
 FILES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 _EXAMPLES: dict[Any, Any] = {int: 1, float: 1.5, str: "text", bool: True, list: [], dict: {}}
-_NAMES = {int: "a number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}  # of JSON
+# In JSON's words.
+_NAMES = {int: "a number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
 _BY_NAME = """enqueue {} '{{"name": "value"}}'"""
-UNWORKED_S = 5  # seconds a message is due, with no lease in its queue, before the queue counts as unworked
-QUEUES_MAX = 5  # queues of a file that are checked for workers
-SHOWN, SHOWN_FROM = 60, 20_000  # characters of arguments that an error quotes, and of the text that it takes them from
+UNWORKED_S = 5  # seconds that a message is due, without a leased one in its queue, until the queue counts as unworked
+QUEUES_MAX = 5  # the most queues of a file that are checked for workers
+# The most characters of arguments that an error quotes, and of the text that it quotes from.
+SHOWN, SHOWN_FROM = 60, 20_000
 
 
 @click.command()
@@ -128,7 +130,7 @@ def _names_file(word: str, app: App | None) -> bool:
 
 
 def _refuse_options(options: dict[str, Any], headers: Sequence[str]) -> None:
-    """Raise Failure for an option of a single message, as each line has its own."""
+    """Raise Failure if an option of a single message is given for a file, as each line has its own."""
     given = [name for name, value in (options | {"header": headers or None}).items()
              if value is not None and (name, value) != ("priority", NORMAL)]  # fmt: skip
     for name in given[:1]:
@@ -209,7 +211,8 @@ def _put_lines(
 
 @contextlib.contextmanager
 def _counting(opened: OpenedStore) -> Iterator[App]:
-    """Yield an app that puts messages, and write its counts to the history at the end."""
+    """Yield the command's app, or one for its store, and write the counts of what it enqueued to the history at the
+    end."""
     app = opened.app or App(store=opened.store)
     try:
         yield app
@@ -220,8 +223,8 @@ def _counting(opened: OpenedStore) -> Iterator[App]:
 
 def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
     """On a terminal, warn of queues that no worker runs: paused ones, those that no living worker runs, and those that
-    a worker of the app would leave out. If workers do not report, a queue counts as such when a message has been due
-    for a while and none is leased."""
+    a worker of the app would leave out. If workers do not report, a queue counts as unworked when a message has been
+    due in it for UNWORKED_S and none is leased."""
     if not sys.stderr.isatty():
         return
     from ..status import worked, worker_reports
@@ -231,7 +234,7 @@ def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
     worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
     reports = worker_reports(store)
     known = worked(reports)
-    begins = reports is not None and not reports  # no worker has ever run here: someone is trying redrive out
+    begins = reports is not None and not reports  # no worker has ever run here, so someone is trying redrive
     for queue in queues:
         counts = store.counts(queue)
         if queue in store.paused():
@@ -248,7 +251,7 @@ def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
 
 
 def _words(file: str, drafts: Drafts, *more: str) -> str:
-    """Return the words of the command that enqueues a file."""
+    """Return the words of the command that enqueues this file with these drafts, and `more` options."""
     given = {"--task": drafts.task, "--queue": drafts.queue}
     return typed(file, *(word for name, value in given.items() if value for word in (name, value)), *more)
 
@@ -261,7 +264,8 @@ def _known(app: App, name: str) -> Task[Any, Any]:
 
 
 def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> Draft:
-    """Return the draft that `task.using(…)` makes, after decoding its body once, as a worker will."""
+    """Return the draft of `task.using(…)` with these arguments and options, after decoding its body once, as a worker
+    will."""
     args, kwargs = (arguments, {}) if isinstance(arguments, list) else ([], arguments)
     bound: Bound[..., Any] = task.using(
         delay=options["delay"],
@@ -285,7 +289,7 @@ def _checked(task: Task[Any, Any], arguments: Any, options: dict[str, Any]) -> D
 
 
 def _example(task: Task[Any, Any]) -> str:
-    """Return a command that enqueues the task with valid arguments, or prints its schema if no example fits."""
+    """Return a command that enqueues the task with valid arguments; if no example fits, one that prints its schema."""
     needed = [p.name for p in task.codec.signature.parameters.values() if p.default is p.empty]
     kinds = [task.codec.kinds.get(name) for name in needed]
     if any(kind not in _EXAMPLES for kind in kinds):
@@ -341,7 +345,8 @@ def _arguments(arguments: str | None, next: str) -> Any:
 
 
 def _object(text: bytes, next: str) -> bytes:
-    """Return the body of a draft for an unknown task: arguments by name, unchecked."""
+    """Return the text as the body of a draft for an unknown task: a JSON object of arguments, unchecked. Raises Failure
+    for other texts."""
     try:
         value = msgspec.json.decode(text)
     except (ValueError, RecursionError) as error:

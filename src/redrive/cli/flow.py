@@ -27,7 +27,7 @@ from .terminal.types import DURATION
 
 
 def _columns(now_ms: int) -> tuple[Column, ...]:
-    """Return the columns of the list; a table shows times relative to now."""
+    """Return the columns of the list of dependencies; a table shows times relative to `now_ms`."""
 
     def ahead(time: str | None) -> str:
         if time is None:
@@ -141,7 +141,7 @@ def set_(
 
 
 def _known(opened: OpenedStore, name: str) -> Controls:
-    """Return the controls, if a dependency has this name. Raises Failure."""
+    """Return the controls of dependencies, after checking that one has this name. Raises Failure."""
     controls = Controls(opened.store, opened.app)
     known = controls.names()
     if name not in known:
@@ -160,7 +160,7 @@ def _write(out: Output, control: Control) -> None:
 
 
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
-    """Yield the fields of a dependency, without empty ones, then its transitions, the last first."""
+    """Yield the fields of a dependency's record, without empty ones, then its transitions, the last one first."""
     shown = {name: value for name, value in record.items() if name != "transitions" and value not in (None, 0, {}, "")}
     if record["deferred"]:
         shown["deferred"] = listed(record["deferred"])

@@ -100,7 +100,7 @@ def resume(
         )
     for name in names:
         pauses.resume_group(opened.store, queue, name, actor=actor, reason=reason)
-    now = {group.name: group for group in opened.store.groups(queue)}  # an emptied group is no longer listed
+    now = {group.name: group for group in opened.store.groups(queue)}  # an emptied group is not in this list any more
     out.rows((_row(now.get(name) or _emptied(blocked[name])) for name in names), _COLUMNS, id="group", limit=0)
 
 

@@ -75,8 +75,8 @@ def show(opened: OpenedStore, out: Output, id: str, body: bool, reveal: Reveal) 
 
 
 def message_of(opened: OpenedStore, id: str) -> Message:
-    """Return the message with this id, whole or shortened. Raises Failure if there is none, with who removed it, if the
-    audit log has that."""
+    """Return the message with this id, whole or shortened. Raises Failure if there is none, which says who removed the
+    message if the audit log has that."""
     id = message_id(opened, id)
     message = opened.store.find([id])[0]
     if message is None:
@@ -103,7 +103,7 @@ def _gone(opened: OpenedStore, id: str) -> Failure:
 
 
 def write_message(opened: OpenedStore, out: Output, message: Message, *, body: bool = False) -> None:
-    """Write a message. `body`: read its body from the blob."""
+    """Write a message to stdout. `body`: read its body from the blob, if it has one."""
     from ..present.detail import message_detail
 
     now_ms = opened.store.now_ms()
@@ -160,7 +160,7 @@ def list_(
 
 
 def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str, Any]:
-    """Return a message as a row, with where it runs."""
+    """Return a message as a row, with the worker that runs it, if any."""
     running = running_record(runs.get(message.id), now_ms) or {"since": None, "for_s": None}
     return {
         **message_row(message, now_ms),

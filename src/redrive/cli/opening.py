@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ..app import App
     from ..store import Store
 
-_PAUSE_S = (0.1, 2.0)  # the first pause, which doubles, and the longest
+_PAUSE_S = (0.1, 2.0)  # the first pause, which doubles each time, and the longest, in seconds
 _SERVERS = ("postgres", "redis")
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,12 +44,12 @@ class OpenedStore(NamedTuple):
 
     @property
     def declared_queues(self) -> set[str]:
-        """The queues that the app declares; none without an app."""
+        """The names of the queues that the app declares; empty without an app."""
         return self.app.queue_names if self.app is not None else set()
 
 
 def output_option(command: F) -> F:
-    """Add `-o FORM`, and `-v`, which an `Output` reads from the context."""
+    """Add `-o FORM` and `-v` to a command; an `Output` reads the latter from click's context."""
     command = click.option(
         "-v", "--verbose", is_flag=True, expose_value=False, callback=_note_verbose,
         help="tables: whole texts, ids and times, and every column",
@@ -66,23 +66,24 @@ def _note_verbose(context: click.Context, option: click.Parameter, given: bool) 
 
 
 def app_option(command: F) -> F:
-    """Add `--app MODULE:APP`."""
+    """Add the option `--app MODULE:APP` to a command."""
     return click.option("--app", metavar="MODULE:APP", help="the app, and with it its store [REDRIVE_APP]")(command)
 
 
 def url_option(command: F) -> F:
-    """Add `--url URL`."""
+    """Add the option `--url URL` to a command."""
     return click.option("--url", metavar="URL", help="the store, such as sqlite:///work.db [REDRIVE_URL]")(command)
 
 
 def lead_on_at(app: str | None, url: str | None) -> None:
-    """Store the named app and store in the context, for the next commands that failures and notes show."""
+    """Store the named app and URL in click's context, for the next commands that failures and notes show."""
     flags = (("app", app), ("url", None if url is None else shown(url)))
     click.get_current_context().meta[AT] = "".join(f" --{name} {typed(given)}" for name, given in flags if given)
 
 
 def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add options for app, store and output; the command gets OpenedStore and Output, and the store is closed after it.
+    """Return a decorator that adds options for app, store and output. The command gets OpenedStore and Output, and the
+    store is closed after it.
 
     Without `create`, a store that does not exist is an error: reading must leave no empty file in the wrong directory.
     With `absent`, an app's store that does not exist yet is replaced by an empty one in memory.
@@ -123,7 +124,7 @@ def _refuse_private(opened: OpenedStore) -> None:
 
 
 def _refuse_unseen(opened: OpenedStore) -> None:
-    """Raise Unsupported if a command on dead letters gets a store that cannot read them."""
+    """Raise Unsupported if the current command acts on dead letters and the store cannot read them."""
     context = click.get_current_context()
     group = context.parent.info_name if context.parent is not None else None
     if opened.store.traits.triages or group not in ("dlq", "run") or context.info_name == "move":
@@ -136,7 +137,7 @@ def _refuse_unseen(opened: OpenedStore) -> None:
 def find(
     chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False
 ) -> OpenedStore:
-    """Open the app or store of flags and settings. The app wins, unless only the URL is a flag."""
+    """Open the app or store that flags and settings name. The app wins, unless only the URL is a flag."""
     from .terminal.warnings import tell_warnings
 
     tell_warnings()
@@ -155,19 +156,20 @@ def find(
 
 
 def _open(url: str) -> Store:
-    """Open a store without an app, with the keys in REDRIVE_KEYS."""
+    """Open the store at `url` without an app, with the keys in REDRIVE_KEYS, if any."""
     from ..stores import open_store
 
     if not os.environ.get("REDRIVE_KEYS", "").strip():
         return open_store(url)
     from ..crypto import Box, Keys, sealed_by
 
-    box = Box(Keys.from_env())  # before the store is opened: it would stay open after an error of the keys
+    box = Box(Keys.from_env())  # before the store is opened, which would stay open after an error of the keys
     return sealed_by(open_store(url), box)
 
 
 def url_of(chosen: Settings, *, app_flag: bool, url_flag: bool) -> str:
-    """Return the URL of the store of flags and settings, without opening it. Raises Failure for a store object."""
+    """Return the URL of the store that flags and settings name, without opening it. Raises Failure if the app was given
+    a store object."""
     if chosen.app is None or (url_flag and not app_flag):
         return chosen.url
     app = load_app(chosen.app, chosen.folder)
@@ -197,7 +199,8 @@ def one_app(argument: str | None, flag: str | None) -> str | None:
 
 
 def move(app: App, url: str) -> None:
-    """Replace the store's URL of an app that has not opened its store yet."""
+    """Give an app another URL for its store, which it has not opened yet. Raises Failure if it was given a store
+    object."""
     if app.url is None:
         why = "the app was given a store object, which --url cannot replace"
         raise Failure("--url cannot be used with this app", why, "leave out --url, or --app", USAGE)
@@ -206,7 +209,7 @@ def move(app: App, url: str) -> None:
 
 def load_app(spec: str, folder: str | None = None) -> App:
     """Import the App that MODULE:APP names, from the working directory, the folder of the settings file, or Python's
-    path."""
+    path. Raises Failure."""
     from ..app import App
 
     module_name, _, path = spec.partition(":")
@@ -270,7 +273,7 @@ def _no_module(name: str, path: str) -> Failure:
 
 
 def _again(given: str, spec: str) -> str:
-    """Return the command with another app instead of the given one, which may come from a setting."""
+    """Return the current command with the app `spec` instead of `given`, which may come from a setting."""
     if not (next := corrected(given, spec)).endswith(" --help"):
         return next
     flag = "" if command().endswith((" worker", " scheduler")) else "--app "
@@ -278,7 +281,7 @@ def _again(given: str, spec: str) -> str:
 
 
 def _broken(name: str, error: BaseException) -> Failure:
-    """Return the failure of a module that raised an error at import, with the place in the user's code."""
+    """Return the failure that reports a module that raised an error at import, with the place in the user's code."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "importlib" not in f.filename]
     mine = [f for f in frames if not f.filename.startswith(str(Path(__file__).parents[1]))] or frames
     place = f"{mine[-1].filename}:{mine[-1].lineno}" if mine else "unknown place"
@@ -305,7 +308,8 @@ def _is_there(url: str) -> bool:
 
 
 def require(url: str, *, named: bool = True) -> None:
-    """Raise Failure if the store does not exist: reading creates none. `named`: a flag or a setting names it."""
+    """Raise Failure if the store at `url` does not exist, as reading must not create one. `named`: a flag or a setting
+    names the URL."""
     if _is_there(url):
         return
     why = "nothing was ever enqueued there, or the app's store is elsewhere"
@@ -317,14 +321,14 @@ def require(url: str, *, named: bool = True) -> None:
 
 
 def _where(url: str) -> str:
-    """Return the path of an SQLite file, or the URL of a server for display."""
+    """Return the path of an SQLite file, or the URL of a server without its password."""
     from ..stores import engine_of, sqlite_path
 
     return str(Path(sqlite_path(url)).absolute()) if engine_of(url) == "sqlite" else shown(url)
 
 
 def note_unknown_queues(opened: OpenedStore, names: Sequence[str]) -> None:
-    """Note which of these queues neither the store nor the app has, with the nearest known name."""
+    """Note each of these queues that neither the store nor the app has, with the nearest known name."""
     known = sorted({*opened.store.queues(), *opened.declared_queues})
     for name in names:
         if name not in known:
@@ -333,8 +337,8 @@ def note_unknown_queues(opened: OpenedStore, names: Sequence[str]) -> None:
 
 
 def wait_for_store(app: App) -> None:
-    """Open the store of an app, waiting while its server starts: as long as it refuses connections, loads or recovers.
-    Raises other errors at once (a wrong password, a missing database), as all errors of stores without a server."""
+    """Open the store of an app; wait while its server refuses connections, loads or recovers. Other errors are raised
+    at once (a wrong password, a missing database), and so is any error of a store without a server."""
     if not (app.url or settings().url).startswith(_SERVERS):
         return
     pause_s, noted = _PAUSE_S[0], False

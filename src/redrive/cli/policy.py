@@ -136,17 +136,17 @@ def _columns(out: Output, shown: Preview) -> tuple[Column, ...]:
 
 
 def _plotted(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Add a bar to each step: full up to the shortest delay, shaded up to the longest."""
+    """Return the steps, each with a bar: full up to the shortest delay, shaded up to the longest."""
     full, shaded = _marks()
     ends = _scaled([s["low_s"] for s in steps], [s["high_s"] for s in steps])
     return [s | {"plot": full * low + shaded * (high - low)} for s, (low, high) in zip(steps, ends, strict=True)]
 
 
 def _scaled(lows: list[float], highs: list[float]) -> list[tuple[int, int]]:
-    """Return both ends of each bar in cells. A delay above 0 takes at least one cell."""
+    """Return the two ends of each bar, in cells. A delay above 0 takes at least one cell."""
     longest = max(highs, default=0.0)
     log = _logarithmic(highs)
-    # On a logarithmic scale, which has no 0, the shortest bar takes a third of the width.
+    # A logarithmic scale has no 0: the shortest bar takes a third of its width.
     floor = min((h for h in highs if h > 0), default=1.0) ** 1.5 / math.sqrt(longest or 1.0)
 
     def place(value: float) -> int:

@@ -56,7 +56,7 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
 
     paused, declared = opened.store.paused(), opened.declared_queues
     by_queue = dict.fromkeys(declared, Counts())
-    # SQS FIFO queues have two names, with the suffix and without: list them under the declared one.
+    # An SQS FIFO queue has two names, with the suffix and without: list it under the declared one.
     by_queue |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
     by_queue |= opened.store.counts_by_queue()
     reasons, full = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
@@ -76,7 +76,7 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
 
 
 def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms: int, full: bool) -> dict[str, Any]:
-    """Return a queue as a row. `full`: with holds as records, else as text."""
+    """Return a queue as a row, with its holds: as records if `full`, else as text."""
     held = list(map(hold_record, holds)) if full else "; ".join(hold.short(now_ms) for hold in holds)
     return queue_record(name, counts, paused=paused, held=held)
 

@@ -19,7 +19,7 @@ REVEALS = "show secrets; the audit log records who did, and why"
 
 
 class Reveal:
-    """A request to show secrets. They stay hidden until `of` is called."""
+    """A request to show secrets, which stay hidden until `of` is called."""
 
     def __init__(self, asked: bool, reason: str, actor: str | None) -> None:
         self.asked, self.reason, self.actor = asked, reason, actor
@@ -27,19 +27,20 @@ class Reveal:
     def of(
         self, opened: OpenedStore, out: Output, what: str = "", *, ids: Sequence[str] = (), count: int | None = None
     ) -> None:
-        """If requested, show secrets, after an entry in the audit log. Raises StoreError."""
+        """If the user requested it, let `out` show secrets, after an entry in the audit log. Raises StoreError."""
         if self.asked:
             self.note(opened, what, ids=ids, count=count)
             out.reveal = True
 
     def note(self, opened: OpenedStore, what: str = "", *, ids: Sequence[str] = (), count: int | None = None) -> None:
-        """Record the request in the audit log."""
+        """Record in the audit log that the user sees secrets. Raises StoreError."""
         reason = self.reason or f"asked for by {command()} --reveal"
         reveal(opened.store, what, reason=reason, actor=self.actor, ids=ids, count=count)
 
 
 def reveal_option() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add `--reveal`, `--reason` and `--actor` to a command, which gets them as the argument `reveal`."""
+    """Return a decorator that adds `--reveal`, `--reason` and `--actor` to a command, which gets them as the argument
+    `reveal`."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         @click.option("--reveal", is_flag=True, help=REVEALS)

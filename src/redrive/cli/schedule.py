@@ -72,7 +72,7 @@ def list_(opened: OpenedStore, out: Output) -> None:
 @output_option
 def next_(name: str, count: int, after: datetime | None, app: str | None, output: str | None) -> None:
     """Show the next times of a schedule, in UTC and in its own zone."""
-    chosen = settings({"app": app, "output": output})  # opens no store: the times depend on the calendar only
+    chosen = settings({"app": app, "output": output})  # no store is opened: the times depend only on the calendar
     declared = _found(load_app(chosen.app, chosen.folder) if chosen.app else None, name)
     rows = [
         {"at": timestamp(_ms(at)), "local": at.isoformat(sep=" "), "tz": declared.times.tz}
@@ -118,7 +118,7 @@ def resume(opened: OpenedStore, out: Output, names: tuple[str, ...], actor: str 
 def _set(
     opened: OpenedStore, out: Output, names: tuple[str, ...], change: Callable[[Schedule], None], *, paused: bool
 ) -> None:
-    for one in [_found(opened.app, name) for name in names]:  # look up all names before the first change
+    for one in [_found(opened.app, name) for name in names]:  # all names are checked before the first change
         change(one)
     rows = [{"name": name, "paused": paused} for name in names]
     out.rows(rows, (Column("name"), Column("paused")), id="name", limit=0)

@@ -60,13 +60,13 @@ def scheduler(app_argument: str | None, app: str | None, url: str | None, log: s
 
 
 def warn_without_schedules(app: App, named: str) -> None:
-    """Note an app without schedules, which is probably a mistake."""
+    """Warn on stderr if an app has no schedules, which is probably a mistake. `named` is how the user named the app."""
     if not app.schedules:
         note(f"warning: {named} has no schedules; declare one with @app.periodic(…)")
 
 
 def write_log(app: App, log: str) -> None:
-    """Write the app's events as lines on stderr, in the chosen form."""
+    """Write the app's events as lines on stderr, in the form that `log` names."""
     form = log if log != "auto" else "text" if sys.stderr.isatty() else "json"
     if form != "off":
         app.subscribe(JsonLog(sys.stderr) if form == "json" else TextLog(sys.stderr))

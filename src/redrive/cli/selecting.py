@@ -60,7 +60,8 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refuse_death_as_reason(given: Mapping[str, Any]) -> None:
-    """Raise Failure for a reason of death in `--reason`, which was once a filter: an old script must not act on all."""
+    """Raise Failure if `--reason` is a reason of death: it was once a filter, and an old script must not act on all
+    messages."""
     said = given.get("reason") or given.get("reveal_why")
     if said in REASONS:
         why = "it would be recorded in the audit log; --died-of filters by how messages died"
@@ -71,14 +72,15 @@ selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]"
 
 
 def selection(opened: OpenedStore, words: tuple[str, ...], *others: Node) -> Selection:
-    """Return the selection of a selector and the options. Raises Failure, with the place of a mistake."""
+    """Return the selection that a selector's words and the options' nodes describe. Raises Failure, with the place of a
+    mistake."""
     with understood():
         node = parse(" ".join(words))
     return Selection(opened.store, both((node, *others)), app=opened.app)
 
 
 def seen_at_once(words: tuple[str, ...]) -> Node:
-    """Return the node of a selector by fields that a message has in every state. Raises Failure for other fields."""
+    """Return the node of a selector whose fields all messages have, in every state. Raises Failure for other fields."""
     with understood():
         node = parse(" ".join(words))
     for field in fields_of(node):
@@ -90,7 +92,7 @@ def seen_at_once(words: tuple[str, ...]) -> Node:
 
 @contextmanager
 def understood(next: str | None = None) -> Iterator[None]:
-    """Turn a mistake in a selector or an option into a Failure, whose next command is `next` or the help."""
+    """Turn a mistake in a selector or an option into a Failure, whose next command is `next` or the command's help."""
     next = next or f"{command()} --help"
     try:
         yield
@@ -114,32 +116,33 @@ actor_option = click.option(
 
 
 def signature(*, required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add `--reason` and `--actor` to a command. If not `required`, the command checks the reason."""
+    """Return a decorator that adds `--reason` and `--actor` to a command. If not `required`, the command itself checks
+    the reason."""
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         why = "why: the audit log keeps it"
-        needed: dict[str, Any] = {"required": True} if required else {"default": ""}  # click would count None as given
+        needed: dict[str, Any] = {"required": True} if required else {"default": ""}  # click takes None as given
         return click.option("--reason", help=why, callback=not_blank, **needed)(actor_option(command))
 
     return wrap
 
 
 def not_blank(context: click.Context, option: click.Parameter, value: str) -> str:
-    """Return the value. Raises Failure if it is blank on the command line, as with an unset variable."""
+    """Return the option's value. Raises Failure if it is given and blank, as with an unset variable."""
     given = context.get_parameter_source(str(option.name)) is ParameterSource.COMMANDLINE
     return stated(value, option.opts[0]) if given else value
 
 
 def stated(reason: str, option: str = "--reason") -> str:
-    """Return the reason. Raises Failure if it is blank."""
+    """Return the reason. Raises Failure, which names `option`, if the reason is blank."""
     if not reason.strip():
         raise Failure(f"{option} is missing", "the audit log has to say why", completed(option, REASON), USAGE)
     return reason
 
 
 def confirmed(question: str, what: str, yes: bool) -> bool:
-    """Ask a person at a terminal, unless `yes`; return the answer. Raises Failure without a terminal: it says `what`
-    would be done, and its next command has --yes."""
+    """Ask a person at a terminal, unless `yes`; return True if the answer is yes. Raises Failure without a terminal: it
+    says `what` would be done, and its next command has --yes."""
     if yes:
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -148,17 +151,19 @@ def confirmed(question: str, what: str, yes: bool) -> bool:
 
 
 def message_id(opened: OpenedStore, given: str) -> str:
-    """Return the id of a message that the user typed, whole or shortened; an unknown one is returned as it is."""
+    """Return the id of the message that the user named by its id, whole or shortened; an unknown one is returned as it
+    is."""
     return given if is_id(given) else _one_of(message_ids(opened.store, given), given, "messages")
 
 
 def run_id(opened: OpenedStore, given: str) -> str:
-    """Return the id of a plan or a run, whole or shortened, as `message_id` does."""
+    """Return the id of a plan or a run that the user named, as `message_id` does."""
     return given if is_id(given) else _one_of(run_ids(opened.store, given), given, "plans and runs")
 
 
 def _one_of(ids: Ids, given: str, what: str) -> str:
-    """Return the one matching id, or `given` without any. Raises Failure if several match."""
+    """Return the one id that was found, or `given` if there is none. Raises Failure if there are several. `what` are
+    the things with the ids."""
     if not ids.whole:
         note(f"only some {what} were looked through for '{given}'; the whole id is sure")
     if len(ids.found) > 1:
@@ -176,8 +181,8 @@ def _one_of(ids: Ids, given: str, what: str) -> str:
 def chosen_words(
     opened: OpenedStore, words: tuple[str, ...], every: bool, chosen: Node = ALL, lane: Lane = Lane.DEAD
 ) -> tuple[tuple[str, ...], Selection | None]:
-    """Return the ids in the words, or the selection in that lane by a selector, --all or filters. Raises Failure for
-    neither and for both."""
+    """Return the ids among the words, or the selection in that lane by a selector, --all or filters. Raises Failure if
+    neither or both are given."""
     ids = words if words and not any(":" in word for word in words) else ()
     ids = tuple(message_id(opened, id) for id in ids)
     if not (every or words) or (ids and (every or chosen != ALL)):
@@ -193,8 +198,8 @@ def here(opened: OpenedStore) -> Here:
 def write_result(
     opened: OpenedStore, out: Output, done: ActionResult, did: str, matching: Selection | None, lane: Lane = Lane.DEAD
 ) -> int:
-    """Write the result for each id, and the counts as a note; return the exit code. `matching`: the selection, None if
-    the user gave ids. Raises Failure if the action applied to no message, or not to every id."""
+    """Write the result for each message, and the counts as a note; return the exit code. `matching` is the selection,
+    None if the user gave ids. Raises Failure if the action changed no message, or not all of the ids."""
     left = len(done.changed) + len(done.unknown)
     if matching is not None and not len(done) and not left:
         raise here(opened).matched(matching, did, lane)

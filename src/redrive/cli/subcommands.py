@@ -40,12 +40,12 @@ class Subcommands(click.Group):
 
 
 def unknown_command(word: str, known: Sequence[str], path: str) -> Failure:
-    """Return the failure for an unknown command, with the nearest name."""
+    """Return the failure that reports an unknown command, with the nearest known name."""
     import difflib
 
     near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     why = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
     next = corrected(word, near[0]) if near else f"{path} --help"
-    if near and next.endswith(" --help"):  # the word was not typed by itself: suggest the command alone
+    if near and next.endswith(" --help"):  # the user did not type the word by itself, so suggest the command alone
         next = f"{path} {near[0]}"
     return Failure(f"there is no command '{word}'", why, next, USAGE)

@@ -117,7 +117,7 @@ from .terminal.warnings import tell_warnings
     metavar="DURATION",
     help="post the same alert at most this often, over all processes (default: 10m) [REDRIVE_NOTIFY_EVERY]",
 )
-@click.option("--metrics-dir", hidden=True)  # the directory for the counts of a child
+@click.option("--metrics-dir", hidden=True)  # the directory to which a child process writes its counts
 @click.option("--child", is_flag=True, hidden=True)
 def worker(
     app_argument: str | None,
@@ -137,7 +137,7 @@ def worker(
     chosen = settings(given)
     lead_on_at(given["app"], url)
     if flags["otel"]:
-        os.environ[VARIABLES["otel"]] = "true"  # the app reads it when it opens its store, in each process
+        os.environ[VARIABLES["otel"]] = "true"  # the app of each process reads this when it opens its store
     if chosen.app is None:
         why = "neither an argument, REDRIVE_APP nor redrive.toml names it"
         raise Failure("which app does the worker run?", why, f"{program()} worker tasks:app", USAGE)
@@ -151,8 +151,8 @@ def worker(
     if flags["recycle_memory"] is not None:
         loaded.recycle_memory = chosen.recycle_memory
     tell_warnings(chosen.log, quiet=child)
-    loaded.schedules_watched = child  # the parent has warned of missing schedulers
-    if not child and (chosen.drain or not chosen.burst):  # a burst does not wait, as cron or the like starts it again
+    loaded.schedules_watched = child  # a parent process has warned of missing schedulers already
+    if not child and (chosen.drain or not chosen.burst):  # a timer starts a burst again, so it does not wait
         wait_for_store(loaded)
     if child or not loaded.store.traits.shared:
         return _work(loaded, chosen, metrics_dir, child)
@@ -162,7 +162,7 @@ def worker(
     preflight(loaded, loaded.store, [queue.name for queue in loaded.queues_of(_sizes(loaded, chosen.queues))])
     code = _supervise(loaded, chosen, url)
     if chosen.burst and loaded.url is not None:
-        with contextlib.closing(open_store(loaded.url)) as store:  # the worker has closed the app's store
+        with contextlib.closing(open_store(loaded.url)) as store:  # the app's store is closed
             note_left(store, loaded, [queue.name for queue in loaded.queues_of(_sizes(loaded, chosen.queues))])
     return code
 
@@ -170,7 +170,7 @@ def worker(
 def _supervise(app: App, chosen: Settings, url: str | None) -> int:
     store, directory = app.store, None
     if chosen.notify is not None:
-        os.environ["REDRIVE_NOTIFY"] = chosen.notify  # passed on by the environment, as any user can list flags
+        os.environ["REDRIVE_NOTIFY"] = chosen.notify  # not by a flag of child processes, which any user can list
     with contextlib.ExitStack() as ending:
         if chosen.metrics is None:
             store.close()
@@ -190,7 +190,8 @@ def _supervise(app: App, chosen: Settings, url: str | None) -> int:
 
 
 def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None) -> list[str]:
-    """Return the command of a child process, with all current settings as flags, so that both agree."""
+    """Return the command of a child process, with all current settings as flags, so that the child has the
+    same ones."""
     flags: dict[str, object] = {
         "--metrics-dir": metrics_dir,
         "--app": chosen.app,
@@ -224,7 +225,7 @@ def _child(app: App, chosen: Settings, url: str | None, metrics_dir: Path | None
 
 
 def _share(suspect_processes: int | None, processes: int) -> int:
-    """Return how many child processes each worker process may have for suspects."""
+    """Return how many of the child processes for suspects each worker process may have."""
     from ..worker.executors.processes import suspects_max
 
     return max(1, (suspect_processes or suspects_max()) // processes)
@@ -236,7 +237,7 @@ def _work(app: App, chosen: Settings, metrics_dir: str | None, child: bool) -> i
             from ..observe.shared_tally import share
 
             share(app, Path(metrics_dir))
-        elif chosen.metrics is not None and not child:  # memory:// has no child processes
+        elif chosen.metrics is not None and not child:  # only with memory://, whose worker has no child processes
             from .admin.metrics import serve_app
 
             ending.enter_context(serve_app(app, chosen.metrics))
@@ -287,7 +288,7 @@ def _sizes(app: App, queues: Mapping[str, int | None] | None) -> dict[str, int] 
 
 
 def _warn(app: App, chosen: Settings) -> None:
-    """Note settings that are allowed, but probably mistakes."""
+    """Note on stderr settings that are allowed, but probably mistakes."""
     if not app.tasks:
         note(f"warning: {chosen.app} has no tasks; what it meets waits for a newer worker, then it is unroutable")
     if chosen.scheduler:

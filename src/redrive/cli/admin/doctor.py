@@ -29,7 +29,7 @@ def doctor(opened: OpenedStore, out: Output) -> int:
     from ...status.cells import problems
     from ...worker.preflight import advice, doubts
 
-    there = opened.store.traits.shared  # else an empty store in memory replaces the one that does not exist yet
+    there = opened.store.traits.shared  # an empty store in memory, for one that does not exist yet, needs no check
     lines = [*problems(opened.store), *opened.store.doctor()] if there else []
     lines += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
     if opened.app is not None:

@@ -68,7 +68,7 @@ def history(
 
 
 def _total(tally: Tally, since: str) -> list[str]:
-    """Return lines about the whole time, with counts that the rows do not have."""
+    """Return lines about the whole time `since`, with counts that the rows do not have."""
     lines = ["", f"in {since}: {tally.enqueued:,} enqueued, {tally.done:,} done, {tally.failed:,} runs failed"]
     by_attempt = tally.by_attempt.get("done", {})
     if len(by_attempt) > 1:

@@ -92,8 +92,8 @@ def init(directory: Path, url: str) -> None:
 
 
 def _new(path: Path) -> IO[str]:
-    """Create a file. The settings may have a password, so only this user may read them; the code is run, so only this
-    user may write it, whatever the umask."""
+    """Create a file that `init` writes, and open it. The settings may contain a password, so only this user may read
+    them; the code is executed, so only this user may write it, whatever the umask."""
     if path.name == SETTINGS_FILE:
         return os.fdopen(create(path, shared=is_shared()), "w", encoding="utf-8")
     fd = create(path, public=True)

@@ -65,7 +65,7 @@ def metrics() -> None:
 def serve(opened: OpenedStore, out: Output, port: int, host: str, directory: Path | None) -> None:
     """Serve metrics over HTTP until SIGTERM or Ctrl-C. Reads only."""
     asked = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # before any thread starts, as a thread could get the signal
+    signal.pthread_sigmask(signal.SIG_BLOCK, asked)  # before any thread starts, which could get the signal
     with _served(_registry(opened.store, directory, opened.app), address(f"{host}:{port}")):
         signal.sigwait(asked)
 
@@ -115,12 +115,13 @@ def grafana() -> None:
 
 @contextlib.contextmanager
 def serve_workers(app: App, at: str) -> Iterator[Path]:
-    """Serve the depths of the app's store and the counts of children, until the block ends; yield their directory."""
+    """Serve the depths of the app's store and the counts of worker processes at `at`, until the block ends; yield the
+    directory to which these processes write their counts."""
     with contextlib.ExitStack() as ending:
         registry = _registry(app.store, None, app)
         store, port = app.store, ending.enter_context(_served(registry, at))
         if store.state_dir is not None:
-            directory = store.state_dir / f"metrics-{port}"  # by port, as each parent counts for itself
+            directory = store.state_dir / f"metrics-{port}"  # by port, as each parent counts its own processes
         else:
             directory = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="redrive-metrics-")))
         _add_counters(registry, directory)
@@ -130,7 +131,7 @@ def serve_workers(app: App, at: str) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def serve_app(app: App, at: str) -> Iterator[None]:
-    """Serve the metrics of an app whose worker runs in this process, until the block ends."""
+    """Serve at `at` the metrics of an app whose worker runs in this process, until the block ends."""
     from ...observe.prometheus import Metrics
 
     registry = _client().CollectorRegistry()
@@ -141,7 +142,7 @@ def serve_app(app: App, at: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _served(registry: Any, at: str) -> Iterator[int]:
-    """Serve a registry at HOST:PORT on a thread; yield the port."""
+    """Serve a registry at `at`, HOST:PORT, on a thread until the block ends; yield the port."""
     host, _, port = at.rpartition(":")
     try:
         server, thread = _client().start_http_server(int(port), host.strip("[]"), registry)
@@ -164,7 +165,7 @@ def _registry(store: Store, directory: Path | None, app: App | None) -> Any:
     registry.register(Depths(lambda: store, app))
     if directory is not None:
         _add_counters(registry, directory)
-    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # metrics that handlers themselves count with prometheus_client
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):  # where handlers write metrics of their own
         from prometheus_client.multiprocess import MultiProcessCollector
 
         MultiProcessCollector(registry)  # type: ignore[no-untyped-call]

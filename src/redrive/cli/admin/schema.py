@@ -21,7 +21,7 @@ from ..opening import app_option, load_app
 from ..subcommands import Subcommands
 from ..terminal.nothing import unknown
 
-_UNSAFE = re.compile(r'[\x00-\x1f%/\\:*?"<>|]')  # characters that some system forbids in the name of a file
+_UNSAFE = re.compile(r'[\x00-\x1f%/\\:*?"<>|]')  # characters that some operating system forbids in the name of a file
 
 
 @click.group(cls=Subcommands)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...message import FailureGroup
     from ...status import Hold, Need, QueueStatus, Status, WorkerStatus
 
-SHOWN = 5  # failure groups, holds and runs in the text; `-o json` has more
+SHOWN = 5  # failure groups, holds and runs that the text lists at most; `-o json` has more
 _LANES = LANES[:-1]  # without done messages, which need no action
 _QUEUES = (
     Column("queue", shrinks=True),
@@ -68,7 +68,7 @@ def status(opened: OpenedStore, out: Output) -> int:
 
 
 def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:
-    """Yield the lines of the text: a section for each area with entries."""
+    """Yield the lines of the status for a terminal: a section for each area that has entries."""
     wide, now_ms = shutil.get_terminal_size((100, 24)).columns, status.at_ms
 
     def wrapped(text: str, indent: int = 2) -> list[str]:
@@ -162,7 +162,7 @@ def _leased(queues: Mapping[str, int]) -> dict[str, int]:
 
 
 def _page(need: Need) -> str | None:
-    """Return the address of a need's web page, if the setting `web_url` is set."""
+    """Return the address of the web page about a need, if the setting `web_url` is set."""
     return web_link(*need.place, **need.query) if need.place else None
 
 
@@ -176,7 +176,7 @@ def _queue(queue: QueueStatus, now_ms: int) -> dict[str, Any]:
 
 
 def _rows(status: Status) -> Iterable[dict[str, Any]]:
-    """Yield a row for each entry, for pipes."""
+    """Yield a row for each entry of the status, for pipes."""
     for need in status.needs[:NEEDS_SHOWN]:
         yield {"area": "needs", "text": need.line(status.at_ms), "next": onward(need.next)}
     for worker in status.workers:

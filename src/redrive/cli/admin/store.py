@@ -66,7 +66,7 @@ def check(opened: OpenedStore, out: Output, repair: bool, copy: str | None) -> i
 
 
 def _repair(opened: OpenedStore, out: Output, copy: str | None) -> int:
-    """Repair damaged rows, keeping copies of them; return 1 if damage is left."""
+    """Repair damaged rows, after writing a copy of each to the file `copy`; return 1 if damage is left."""
     from ...status.cells import problems
 
     path = Path(copy or f"redrive-repair-{opened.store.now_ms()}.jsonl")
@@ -82,7 +82,8 @@ def _repair(opened: OpenedStore, out: Output, copy: str | None) -> int:
 
 
 class Copies:
-    """A file with a JSON line for each row before its repair. Created with the first row; never replaces a file."""
+    """A file with a JSON line for each damaged row, written before its repair. Created with the first row; never
+    replaces a file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -96,7 +97,7 @@ class Copies:
             self._file.close()
 
     def keep(self, message: Message) -> None:
-        """Write the row, durably. Raises Failure."""
+        """Write the row of a damaged message to the file, durably. Raises Failure if the file cannot be created."""
         if self._file is None:
             try:
                 fd = create(self._path)
@@ -163,7 +164,7 @@ def upgrade(url_argument: str | None, url: str | None, app: str | None, output: 
         require(named)
     try:
         before, after = bring_up(named)
-    except Unsupported as error:  # not a failure, as a roll-out script may run this for any store
+    except Unsupported as error:  # not a failure, as a roll-out script may run this command for any store
         note(f"nothing to upgrade: {error}")
         return
     out.record(
@@ -173,7 +174,8 @@ def upgrade(url_argument: str | None, url: str | None, app: str | None, output: 
 
 
 def _url(argument: str | None, flag: str | None, app: str | None) -> str:
-    """Return the URL of the store. Raises Failure if it is named twice, or the app has a store object instead."""
+    """Return the URL of the store that the argument, the flag or the app names. Raises Failure if argument and flag
+    differ, or if the app was given a store object."""
     if argument and flag and argument != flag:
         raise Failure("give the URL once", "the argument and --url differ", f"{command()} --help", USAGE)
     return url_of(

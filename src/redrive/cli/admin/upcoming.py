@@ -16,7 +16,7 @@ from ..terminal.stderr import note
 if TYPE_CHECKING:
     from ...status import Upcoming, Wave
 
-BAR = 40  # characters of the longest bar
+BAR = 40  # characters of the longest bar in the table
 _COLUMNS = (Column("within"), Column("first"), Column("retries"), Column("all"), Column("bar", ""))
 _FIELDS = (*map(Column, ("span", "from_s", "to_s", "first", "retries", "exact")),)
 
@@ -55,7 +55,8 @@ def upcoming(opened: OpenedStore, out: Output, queue: str | None) -> None:
 
 
 def _rows(coming: Upcoming) -> Iterator[dict[str, Any]]:
-    """Yield rows for the next ten minutes, for the hour in tens of minutes, and for the day in steps of four hours."""
+    """Yield a row for each of the next ten minutes, for each ten minutes of the hour, and for each four hours of the
+    day."""
     parts = [(f"{n + 1}m", coming.minutes[n : n + 1]) for n in range(10)]
     parts += [(f"{n + 10}m", coming.minutes[n : n + 10]) for n in range(10, 60, 10)]
     parts += [(f"{n + 4}h", coming.hours[max(1, n) : n + 4]) for n in range(0, 24, 4)]

@@ -79,7 +79,7 @@ def _rules(
     yield rule("depth", above=waiting, **often)
     yield rule("dead", above=dead, **often)
     yield rule("age", above=age, **often)
-    if app.flusher is not None:  # set if the store keeps records of workers and history
+    if app.flusher is not None:  # the app has a flusher if the store keeps records of workers and history
         yield rule("no_workers", **often)
         yield rule("worker_hung", **often)
         yield rule("error_rate", above=errors, **often)
@@ -115,7 +115,8 @@ def _once(opened: OpenedStore, out: Output, app: Registry, rules: list[AlertRule
 
 
 def _teller(url: str | None) -> Callable[[Alert], None]:
-    """Return the function that handles an alert: it prints a line and posts it to the webhook, if any."""
+    """Return the function that handles an alert: it prints the alert as a line, and posts it to the webhook at `url`,
+    if any."""
     from ...observe.webhook import Webhook
 
     hook = None if url is None else Webhook(url)

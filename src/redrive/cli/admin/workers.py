@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Listing(Subcommands):
-    """A group of commands whose default is `list`."""
+    """A group of commands that runs `list` if no subcommand is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         named = bool(args) and (not args[0].startswith("-") or args[0] in ctx.help_option_names)
@@ -81,7 +81,7 @@ def drain(opened: OpenedStore, out: Output, name: str, actor: str | None, reason
 
 
 def _runs(info: WorkerInfo, now_ms: int) -> Iterator[str]:
-    """Yield lines about a process: the messages, runs and schedules that it works on."""
+    """Yield lines about a process: the messages, redrive runs and schedules that it works on."""
     lines = list(work_lines(info, now_ms))
     if lines:
         held = f", {'not taken over yet:' if info.gone else 'holds'} {info.held:,}" if info.held else ""

@@ -100,9 +100,6 @@ def readmit(
     return write_result(opened, out, done, "readmitted", selected, Lane.QUARANTINE)
 
 
-# -- carried elsewhere
-
-
 @click.command("export")
 @words_argument
 @every_option

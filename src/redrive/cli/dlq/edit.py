@@ -100,7 +100,8 @@ def edit(
 
 
 def _refused(id: str, error: Refused | ConfigError, show: str) -> Failure:
-    """Return the failure of a refused edit, with the next command."""
+    """Return the failure that reports a refused edit of the message, with the next command; `show` is the group that
+    shows the message."""
     text = str(error)
     what, _, why = text.partition("; " if "; " in text else ": ")
     code = REFUSED if isinstance(error, Refused) else USAGE
@@ -136,22 +137,22 @@ def _value(text: str) -> Any:
 
 
 class _Noting(NamedTuple):
-    """The person who sees a body in an editor, and the reason."""
+    """The person who sees a body in an editor, and the reason for the audit log."""
 
     opened: OpenedStore
     reason: str
     actor: str | None
 
     def note(self, message: Message, body: bytes) -> None:
-        """Record in the audit log that a person sees a body's secrets, if it has any. Raises StoreError."""
+        """If the body has secrets, record in the audit log that a person sees them. Raises StoreError."""
         if redact_json(body) != body:
             reason = self.reason or f"opened by {command()}"
             reveal(self.opened.store, "", reason=reason, actor=self.actor, ids=[message.id])
 
 
 def _in_editor(editor: Editor, message: Message, options: Mapping[str, Any], noting: _Noting) -> Prepared | None:
-    """Let a person edit the body; return the edit, None if nothing changed. If the body does not fit, the editor opens
-    again. Raises Failure without a terminal."""
+    """Let a person edit the body in an editor; return the edit, or None if nothing changed. The editor opens again if
+    the body does not fit the task. Raises Failure without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         why = "without a terminal there is no editor"
         raise Failure("nothing is said of what to change", why, f"{command()} --help", USAGE)

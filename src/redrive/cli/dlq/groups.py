@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...message import FailureGroup
 
 PREFIX_MIN = 4  # the fewest digits by which a fingerprint may be named
-LAST = 10  # entries of the audit log that a group shows
+LAST = 10  # entries of the audit log that `dlq group` shows
 _AUDIT = (
     Column("at"),
     Column("actor", shrinks=True),
@@ -227,8 +227,8 @@ COMMANDS = (group, note_, own, mute, rule, audit)
 
 
 def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Output) -> tuple[Column, ...]:
-    """Add columns for annotations to those of a list of groups. A table gets them only if a group has annotations, and
-    before the columns that a narrow table leaves out."""
+    """Return the columns of a list of groups with those for annotations added. A table gets these only if a group has
+    such an annotation, and before the columns that a narrow table leaves out."""
     if not out.is_table:
         return (*columns, *_SAID)
     some = [column for column in _SAID if any(row[column.name] is not None for row in rows)]
@@ -237,7 +237,7 @@ def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Ou
 
 
 def with_annotations(opened: OpenedStore, groups: Sequence[FailureGroup]) -> list[dict[str, Any]]:
-    """Return groups with their annotations as records."""
+    """Return failure groups as records with their annotations."""
     names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
     about, now_ms = read_annotations(opened.store, names), opened.store.now_ms()
     return group_records(groups, about, now_ms)
@@ -285,7 +285,7 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
 
 
 def _named(opened: OpenedStore, given: str) -> str:
-    """Return the fingerprint that begins with these digits. Raises Failure if none or several do."""
+    """Return the fingerprint that begins with the digits `given`. Raises Failure if none or several do."""
     given = given.strip().lower()
     if len(given) >= 16 or not given.isalnum():
         return given

@@ -34,16 +34,16 @@ from ..terminal.output import Output
 from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
-if TYPE_CHECKING:  # imported late: `--help` does not need it
+if TYPE_CHECKING:  # imported late at run time, as `--help` does not need these
     from ...status import Hold
     from ...triage.redrive.plan import PlanHandle
     from ...triage.redrive.records import Plan
 
-_FILE_MAX = 1_000_000  # bytes
+_FILE_MAX = 1_000_000  # the most bytes of a plan's file that are read
 
 
 def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for each row of `OPTIONS`."""
+    """Add an option to a command for each row of `OPTIONS`, the options of a plan."""
     for option in reversed(OPTIONS):
         command = _option(option)(command)
     return command
@@ -160,14 +160,15 @@ COMMANDS = (plan, apply)
 
 
 def _holds(opened: OpenedStore, plan: Plan) -> Sequence[Hold]:
-    """Return the holds that would apply to the plan's messages once moved."""
+    """Return the holds that will apply to the plan's messages once they are moved."""
     from ...status import Reasons
 
     return Reasons(opened.store, opened.app).of_plan(plan)
 
 
 def _lines(plan: Plan, why: str = "") -> Iterator[str]:
-    """Yield the lines about a plan: the messages that move or are left out, its settings, and its duration."""
+    """Yield lines about a plan: the messages that it moves or leaves out, its settings and its duration; `why` says
+    what will hold its messages."""
     shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
     shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
     some = {"queues": plan.by_queue, "tasks": plan.by_task, "at rest for": plan.by_age, "left out": plan.excluded}
@@ -200,7 +201,7 @@ def _apply(plan: str, reason: str = "…") -> str:
 
 
 def _nothing(opened: OpenedStore, matching: Selection, plan: Plan) -> Failure:
-    """Return the failure of an empty plan: no message matches, or all are left out."""
+    """Return the failure that reports an empty plan: no message matches the selection, or all are left out."""
     if not plan.excluded:
         return here(opened).matched(matching, "planned")
     why = f"left out: {listed(plan.excluded, 5)}"
@@ -217,7 +218,7 @@ def _note_next(made: PlanHandle, file: Path | None) -> None:
 
 @contextmanager
 def _refusing(opened: OpenedStore, id: str = "") -> Iterator[None]:
-    """Turn a refusal of the plan into a Failure with the next command."""
+    """Turn PlanRefused into a Failure with the next command. `id` is the refused plan's, if known."""
     try:
         yield
     except PlanRefused as error:
@@ -237,7 +238,8 @@ def _found(opened: OpenedStore, plan: str) -> PlanHandle:
 
 
 def _of_file(opened: OpenedStore, given: str) -> PlanHandle:
-    """Return the plan that a file names. Raises Failure if the file differs from the stored plan."""
+    """Return the plan that the file `given` names. Raises Failure if there is no such file, PlanRefused if it differs
+    from the stored plan."""
     file = Path(given)
     try:
         content = msgspec.json.decode(file.read_bytes()[:_FILE_MAX], type=dict[str, Any])
@@ -251,7 +253,7 @@ def _of_file(opened: OpenedStore, given: str) -> PlanHandle:
         ) from error
     handle = DeadLetters(opened.store, opened.app).plan(str(id))
     own = msgspec.json.decode(msgspec.json.encode(plan_record(handle.plan)))
-    content.pop("held", None)  # `dlq plan -o json` adds the current holds to the plan
+    content.pop("held", None)  # the current holds, which `dlq plan -o json` adds to the plan
     altered = [name for name, value in content.items() if own.get(name, ...) != value]
     if altered:
         why = f"{', '.join(altered)} is not as the plan has it; draw up another, to change one"

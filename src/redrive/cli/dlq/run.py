@@ -107,7 +107,8 @@ def watch(opened: OpenedStore, out: Output, id: str, timeout: float | None) -> i
 
 
 def watched(opened: OpenedStore, out: Output, handle: Run, timeout: float | None = None) -> int:
-    """Watch a run until it is over, write its result, and return the exit code. Raises Failure unless it is done."""
+    """Watch a run until it is over, write its result, and return the exit code. Raises Failure at the timeout, and if
+    the run is over without being done."""
     again = onward(f"run watch {handle.id}")
     try:
         view = follow(handle, opened.store.now_ms, timeout)
@@ -126,7 +127,8 @@ def watched(opened: OpenedStore, out: Output, handle: Run, timeout: float | None
 
 
 def steering(word: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the arguments of a command that changes a run: its id, the actor and the reason."""
+    """Return a decorator that makes a function the command `word`, which changes a run: with the run's id, the actor
+    and the reason as arguments."""
 
     def wrap(act: Callable[..., Any]) -> Callable[..., Any]:
         @run.command(word)
@@ -207,11 +209,8 @@ def failures(opened: OpenedStore, out: Output, id: str, limit: int | None, revea
         note(f"{failed:,} failed in all; of the first {len(kept):,} it is kept what they failed of")
 
 
-# -- how a run is written
-
-
 def _told(view: RunView) -> dict[str, Any]:
-    """Return a run as a record for a terminal, without empty fields."""
+    """Return a run as a record for a terminal, without its empty fields."""
     record = {name.replace("_", " "): value for name, value in run_record(view).items()}
     kept = {name: value for name, value in record.items() if value not in (None, "") and name not in (*COUNTS, "phase")}
     if view.state == "running":
@@ -230,12 +229,12 @@ def _told(view: RunView) -> dict[str, Any]:
 
 
 def _held(opened: OpenedStore, handle: Run, view: RunView) -> Sequence[Hold]:
-    """Return the holds of messages that the run has moved."""
+    """Return the holds of messages that the run has moved; none if its plan cannot be read."""
     from ...status import Reasons
 
     try:
         plan = handle.plan
-    except (ConfigError, PlanRefused):  # the plan expired or was altered
+    except (ConfigError, PlanRefused):  # raised if the plan has expired or was altered
         return ()
     return Reasons(opened.store, opened.app).of_run(view, plan)
 

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from ...triage.redrive.records import Line
 
 LOOK_S = 0.25  # seconds between two reads of the run
-LINE_S = 1.0  # seconds between two lines about its state
-LONELY_S = 5.0  # seconds after which to note that no worker carries it out
+LINE_S = 1.0  # seconds between two lines about the run's state
+LONELY_S = 5.0  # seconds after which a line says that no worker carries out the run
 
 
 def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) -> RunView:
-    """Show a run until it is over; return its last state. Raises TimeoutError after `timeout` seconds, StoreError."""
+    """Show a run until it is over; return its last state. Raises TimeoutError after `timeout` seconds, and
+    StoreError."""
     began_s = time.monotonic()
     with ExitStack() as ending:
         screen: RunBar | RunLines = ending.enter_context(RunBar()) if sys.stderr.isatty() else RunLines()
@@ -51,7 +52,7 @@ def follow(run: Run, now_ms: Callable[[], int], timeout: float | None = None) ->
 
 
 def _after(story: Sequence[Line], last: Line | None) -> Sequence[Line]:
-    """Return the lines of the story after the last one shown; a long story loses lines in its middle."""
+    """Return the lines of the story after the `last` one that was shown; a long story loses lines in its middle."""
     at = next((n for n in range(len(story), 0, -1) if story[n - 1] == last), 0)
     return story[at:]
 
@@ -65,19 +66,19 @@ def states(view: RunView) -> str:
 
 
 def doing(view: RunView) -> str:
-    """Return the phase of a run, with its rate."""
+    """Return the phase of a running run, or the state of another one, with its rate."""
     what = view.phase if view.state == "running" else view.state
     return f"{what} at {view.per_s:,.3g}/s" if view.per_s else what
 
 
 def settled(view: RunView) -> int:
-    """Return how many messages have an outcome, or will never have one."""
+    """Return how many of the run's messages have an outcome, or will never have one."""
     c = view.counts
     return min(c["planned"], c["done"] + c["failed"] + c["changed"] + c["skipped"])
 
 
 class RunLines:
-    """Writes a line when something changed, at most one a second, and each line of the story."""
+    """Writes the state of a run as a line when it changed, at most one a second, and each line of its story."""
 
     def __init__(self) -> None:
         self._last, self._at_s = "", -LINE_S
@@ -94,7 +95,7 @@ class RunLines:
 
 
 class RunBar:
-    """Shows a bar below the lines of the story. A context manager."""
+    """Shows a bar with the state of a run below the lines of its story. A context manager."""
 
     def __init__(self) -> None:
         self._progress = _new_progress()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ...store.sqs import SqsEngine
 
 WATCH_S = 1.0
-AT_ONCE = 8  # queues drained concurrently
+AT_ONCE = 8  # the most queues that are drained at the same time
 _INGESTED = (
     Column("queue", shrinks=True),
     Column("from", shrinks=True),
@@ -38,7 +38,7 @@ _INGESTED = (
 
 
 def note_outside(opened: OpenedStore) -> None:
-    """Note how many messages are in dead-letter queues of SQS and not ingested, unless SQS denies the counts."""
+    """Note on stderr how many messages are in dead-letter queues of SQS and not ingested, if SQS reports the counts."""
     if opened.store.traits.name != "sqs":
         return
     from ...aws.dead_letters import sources, sqs_of
@@ -98,7 +98,8 @@ def ingest(
 
 
 def _of_all(opened: OpenedStore, store: SqsEngine) -> list[DeadLetterSource]:
-    """Return the dead-letter sources of the app's queues, or of all under the prefix if SQS allows listing them."""
+    """Return the dead-letter sources of the app's queues; without declared ones, of all queues under the prefix, if SQS
+    allows listing them."""
     from ...aws.dead_letters import sources
 
     declared = sorted(opened.declared_queues)
@@ -117,7 +118,7 @@ def _of_all(opened: OpenedStore, store: SqsEngine) -> list[DeadLetterSource]:
 
 
 def _total(store: SqsEngine, some: Sequence[DeadLetterSource]) -> int:
-    """Return about how many messages wait; 0 if SQS denies the counts."""
+    """Return about how many messages wait in these dead-letter queues; 0 if SQS does not report the counts."""
     try:
         return sum(store.sqs_queues.counts(source.url)[0] for source in some)
     except ConfigError:
@@ -152,7 +153,7 @@ def _drained(
     for row in rows:
         if row["written"]:
             tell(store, "ingest", f"queue/{row['queue']}", text=f"from {row['from']}", count=row["written"], **who)
-    out.rows(rows, _INGESTED, id="queue")  # written also if some queues failed
+    out.rows(rows, _INGESTED, id="queue")  # written even if some queues failed
     for end in ends:
         end.result()
     left = sum(row["left"] for row in rows)

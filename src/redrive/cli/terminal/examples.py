@@ -129,7 +129,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
 
 
 def epilog(context: click.Context, name: str = "") -> str | None:
-    """Return the end of the help of a command of this group, or of the group itself."""
+    """Return the examples for the end of a help: of the command `name` of this group, or of the group itself; None if
+    there are none."""
     path = [name] if name else []
     while context.parent is not None:
         path.insert(0, context.info_name or "")

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ...status import Hold
     from ...store import Store
 
-DRAINED_S, DRAINED_EVERY_S = 10.0, 60.0  # seconds until a drain first prints its holds, and between repetitions
-RUNS_MAX = 20  # the latest redrive runs, whose open ones are listed after a burst
+DRAINED_S, DRAINED_EVERY_S = 10.0, 60.0  # seconds after which a drain first prints its holds, and between repetitions
+RUNS_MAX = 20  # the latest redrive runs that are read; the open ones among them are listed after a burst
 
 
 def note_next(holds: Sequence[Hold]) -> None:
@@ -29,14 +29,15 @@ def note_next(holds: Sequence[Hold]) -> None:
 
 @contextlib.contextmanager
 def noting_waits(store: Store, app: Registry, queues: Sequence[str], after_s: float = DRAINED_S) -> Iterator[None]:
-    """Print on stderr why a drain continues: after `after_s`, then each minute, until the block ends."""
+    """Print on stderr why a drain of these queues continues: first after `after_s`, then each minute, until the block
+    ends."""
     over = threading.Event()
 
     def watch() -> None:
         wait_s = after_s
         while not over.wait(wait_s):
             wait_s = DRAINED_EVERY_S
-            with contextlib.suppress(RedriveError, OSError):  # the worker itself reports an outage
+            with contextlib.suppress(RedriveError, OSError):  # raised in an outage, which the worker itself reports
                 note_waits(store, app, queues)
 
     thread = threading.Thread(target=watch, daemon=True, name="redrive-drain")
@@ -49,7 +50,8 @@ def noting_waits(store: Store, app: Registry, queues: Sequence[str], after_s: fl
 
 
 def note_waits(store: Store, app: Registry, queues: Iterable[str]) -> None:
-    """Write to stderr the messages for which a drain of these queues waits, and their holds. Raises StoreError."""
+    """Write to stderr for which messages a drain of these queues waits, and the holds of these messages. Raises
+    StoreError."""
     from ...status import Reasons
 
     reasons = Reasons(store, app)
@@ -64,7 +66,8 @@ def note_waits(store: Store, app: Registry, queues: Iterable[str]) -> None:
 
 
 def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:
-    """Write to stderr the messages left in these queues after a burst, their holds, and the redrive runs that wait."""
+    """Write to stderr which messages are left in these queues after a burst, their holds, and the redrive runs that
+    wait."""
     from ...status import Reasons
     from ...triage.redrive.run import views as runs_of
 

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from ...app import App
     from ...store import Store
 
-SHOWN = 8  # names in one line
-SHOWN_MAX = 300  # characters of a name
+SHOWN = 8  # the most names in one line
+SHOWN_MAX = 300  # the most characters of a name
 _WORDS = {Lane.DEAD: "dead", Lane.QUARANTINE: "in quarantine"}
-_DIVIDES = ("queue", "task", "reason", "error", "fingerprint")  # fields by which dead messages are counted
+_DIVIDES = ("queue", "task", "reason", "error", "fingerprint")  # fields by whose values dead messages are counted
 _KINDS = {"reason": "reason of death", "fingerprint": "failure group"}
 
 
 class Here:
-    """The names of the app and the store, and the failures of commands that matched no message."""
+    """The names that the app and the store know, and the failures of commands that matched no message."""
 
     def __init__(self, store: Store, app: App | None, url: str) -> None:
         self.store, self.app, self.url = store, app, url
@@ -40,13 +40,14 @@ class Here:
             known = self._known.get(field)
             if known is None or value in (names := known(self)) or self._has(field, value):
                 continue
-            if not names:  # without an app and messages, no name is known to be wrong
+            if not names:  # without an app and messages, no name can be called wrong
                 continue
             more = "" if self.app or field == "reason" else "; --app names more, which hold nothing now"
             raise unknown(field, value, names, self.url, more=more, look="dlq groups" if acts else "", guess=not acts)
 
     def there(self, node: Node, lane: Lane = Lane.DEAD) -> tuple[int, str]:
-        """Return the number of messages in the lane, and their counts by the fields that the terms name."""
+        """Return the number of messages in the lane, and a text with their counts by the fields that the selector's
+        terms name."""
         counts = self.store.counts()
         total = counts.dead if lane is Lane.DEAD else counts.quarantine
         parts, nearest = [], []
@@ -60,7 +61,8 @@ class Here:
         return total, text
 
     def matched(self, matching: Selection, did: str, lane: Lane = Lane.DEAD) -> Failure:
-        """Return the failure of a command whose selection is empty. Raises Failure as `preflight` does."""
+        """Return the failure of a command that `did` nothing as its selection is empty. Raises Failure as `preflight`
+        does."""
         self.preflight(matching.node, acts=True)
         total, text = self.there(matching.node, lane)
         if not total:
@@ -75,7 +77,7 @@ class Here:
         return Failure(f"nothing was {did}: {_dead(total)} {_WORDS[lane]}, 0 match", text, next, FAILED)
 
     def noted(self, matching: Selection, lane: Lane = Lane.DEAD) -> str:
-        """Return the note of an empty list. Raises Failure as `preflight` does."""
+        """Return the note for a list whose selection is empty. Raises Failure as `preflight` does."""
         self.preflight(matching.node)
         total, text = self.there(matching.node, lane)
         return (
@@ -83,7 +85,7 @@ class Here:
         )
 
     def queues(self) -> list[str]:
-        """Return the queues with messages, and those that the app declares."""
+        """Return the names of queues with messages, and of those that the app declares."""
         return queue_names(self.store, self.app)
 
     def _tasks(self) -> list[str]:
@@ -95,7 +97,7 @@ class Here:
     }  # fmt: skip
 
     def _has(self, field: str, value: str) -> bool:
-        """Return whether the store has a message with this value; True if the store cannot search for it."""
+        """Return True if the store has a message whose `field` has this value, or if it cannot search for one."""
         where = msgspec.structs.replace(Filter(), **{field: value})
         try:
             return any(self.store.peek(lane, where=where, limit=1).messages for lane in (None, *RESTING))
@@ -103,7 +105,7 @@ class Here:
             return self.app is None or any(self.store.peek(lane, where=where, limit=1).messages for lane in RESTING)
 
     def _counted(self, field: str, lane: Lane) -> dict[str, int]:
-        """Count the messages of a lane by the value of a field, the largest count first."""
+        """Return how many messages of a lane have each value of a field, the largest count first."""
         counted: Counter[str] = Counter()
         if field == "queue":
             for name, counts in self.store.counts_by_queue().items():
@@ -120,8 +122,8 @@ class Here:
 def unknown(
     field: str, value: str, known: Sequence[str], where: str, *, more: str = "", look: str = "", guess: bool = True
 ) -> Failure:
-    """Return the failure for an unknown name, with known names and the nearest. The next command has the nearest name
-    instead, if `guess`; else it is `look`."""
+    """Return the failure that reports an unknown name, with the nearest and other known names. Its next command has the
+    nearest name instead if `guess`; otherwise it is `look`."""
     near = near_miss(value, known)
     why = (f"did you mean '{near}'? " if near else "") + f"known: {_listed(known) or 'none'}{more}"
     next = corrected(value, near, field) if near and guess else onward(look) if look else f"{command()} --help"
@@ -129,7 +131,7 @@ def unknown(
 
 
 def named(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield (field, value) of each term that a message must or may match, if the value has no wildcard."""
+    """Yield (field, value) of each term that a message must or may match, if the value contains no wildcard."""
     match node:
         case Term(field, values):
             yield from (

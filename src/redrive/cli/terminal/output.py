@@ -22,10 +22,10 @@ from ...present.table import Row, field_lines, relative, table
 from ...redact import in_json, one_line, redact, redact_record
 from .stderr import note
 
-TABLE_ROWS = 50  # rows of a table without --limit; pipes and files get all
-VERBOSE = "redrive.verbose"  # key in a click context: -v was given
+TABLE_ROWS = 50  # rows of a table without --limit; pipes and files get all rows
+VERBOSE = "redrive.verbose"  # the key in a click context that is set if -v was given
 _BOLD, _DIM, _PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
-_OURS = re.compile("(\x1b\\[[012]m)")  # the escapes that a line of a table may contain
+_OURS = re.compile("(\x1b\\[[012]m)")  # the escape sequences that a line of a table may contain
 _encode = msgspec.json.Encoder().encode
 
 
@@ -46,7 +46,7 @@ class Output:
 
     @property
     def is_brief(self) -> bool:
-        """True at a terminal without -v: times are then relative, and ids shortened."""
+        """True at a terminal without -v, where times are relative and ids are shortened."""
         return self.terminal and not self.verbose
 
     @property
@@ -56,8 +56,8 @@ class Output:
     def rows(
         self, rows: Iterable[Row], columns: Sequence[Column], *, id: str | None = None, limit: int | None = None
     ) -> int:
-        """Write rows and return their number. `-o ids` prints the field `id`. `limit`: 0 writes all, None as
-        many as the output format has by default."""
+        """Write rows and return how many. `-o ids` prints only the field `id`. `limit`: 0 writes all rows, None as many
+        as the output format has by default."""
         some, cut = self._some(map(self.hidden, rows), limit)
         match self.form:
             case "table":
@@ -77,7 +77,8 @@ class Output:
         return count
 
     def record(self, record: Row, *, id: str | None = None, table: Callable[[], Iterable[str]] | None = None) -> None:
-        """Write one record: field by field in a table and TSV, or the lines that `table` returns."""
+        """Write one record: field by field in TSV and a table, which instead has the lines that `table` returns, if
+        given."""
         record = self.hidden(record)
         match self.form:
             case "table":
@@ -96,7 +97,8 @@ class Output:
         _write(f"{self._line(line)}\n" for line in lines)
 
     def hidden(self, record: Row) -> dict[str, Any]:
-        """Return the record without secrets: those in texts, and message fields whose names suggest a secret."""
+        """Return the record without secrets, which are found in texts and by names of message fields; unchanged with
+        --reveal."""
         if self.reveal:
             return dict(record)
         return redact_record(record)
@@ -106,7 +108,7 @@ class Output:
         return "".join(part if n % 2 and self.colour else one_line(part) for n, part in enumerate(_OURS.split(text)))
 
     def when(self, at: str | None) -> str:
-        """Return a time for this reader: `3m ago` at a terminal, else unchanged; empty for None."""
+        """Return a time as this reader gets it: `3m ago` at a terminal without -v, else unchanged; empty for None."""
         return relative(at, self.now_ms()) if at and self.is_brief else at or ""
 
     def dim(self, text: str) -> str:
@@ -118,7 +120,8 @@ class Output:
         return id
 
     def _some(self, rows: Iterable[Row], limit: int | None) -> tuple[Iterator[Row], Callable[[], bool]]:
-        """Return the rows to write, and a function that returns afterwards whether there were more."""
+        """Return the rows to write, and a function that returns True if there are more; call it after these are
+        written."""
         if limit is None:
             limit = TABLE_ROWS if self.is_table else 0
         rest = iter(rows)
@@ -145,14 +148,15 @@ def _tsv(rows: Iterable[Row], columns: Sequence[Column]) -> Iterator[str]:
 
 
 def _tsv_cell(value: Any) -> str:
-    """Format a value; None is empty. Tabs, line breaks and other control characters are escaped as in Python."""
+    """Return a value as a cell of TSV: None is empty; tabs, line breaks and other control characters are escaped as in
+    Python."""
     if value is None:
         return ""
     return one_line((value if isinstance(value, str) else _encode(value).decode()).replace("\\", "\\\\"))
 
 
 def _write_json(rows: Iterable[Row]) -> int:
-    """Write an array row by row, so that a million rows need little memory."""
+    """Write rows as a JSON array, one by one, so that a million rows need little memory; return their number."""
     count = 0
     for count, row in enumerate(rows, 1):
         sys.stdout.write(("[\n  " if count == 1 else ",\n  ") + _json(row))
@@ -174,7 +178,7 @@ def _write(texts: Iterable[str]) -> int:
 
 @contextlib.contextmanager
 def bar(total: int, doing: str) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar if stderr is a terminal; yield the function that advances it."""
+    """Show a progress bar for `total` steps if stderr is a terminal; yield the function that advances it."""
     if not sys.stderr.isatty() or not total:
         yield lambda count: None
         return

@@ -9,17 +9,17 @@ from ...redact import many_lines, one_line, redact
 
 
 def note(text: str) -> None:
-    """Write one line to stderr."""
+    """Write one line to stderr, without secrets."""
     click.echo(one_line(redact(text)), err=True)
 
 
 def block(text: str) -> None:
-    """Write several lines to stderr."""
+    """Write several lines to stderr, without secrets."""
     click.echo(many_lines(redact(text)), err=True)
 
 
 def tell(failure: Failure) -> None:
-    """Write the three lines of a failure, after its traceback if that was requested."""
+    """Write the three lines of a failure to stderr, after its traceback if it has one."""
     if failure.traceback:
         block(failure.traceback)
     for word, text in (("error", failure.what), ("why", failure.why), ("next", failure.next)):
@@ -27,5 +27,6 @@ def tell(failure: Failure) -> None:
 
 
 def is_help(error: Exception) -> bool:
-    """Return whether its text is the help of a group, which click 8.2 and later raise if a subcommand is missing."""
+    """Return True if the error's text is the help of a group, which click 8.2 and later raise if a subcommand is
+    missing."""
     return type(error).__name__ == "NoArgsIsHelpError"

@@ -17,18 +17,18 @@ from .stderr import block, note
 
 
 class Warnings(logging.Handler):
-    """Writes warnings of redrive to stderr: as `warning: …`, or as JSON among a worker's JSON lines. An error has its
-    traceback."""
+    """Writes warnings and errors that redrive logs to stderr: as `warning: …`, or as JSON among a worker's JSON lines.
+    An error has its traceback."""
 
     def __init__(self, *, json: bool = False) -> None:
         super().__init__(logging.WARNING)
         self._json = json
 
     def emit(self, record: logging.LogRecord) -> None:
-        if hasattr(record, "redrive"):  # a retry or a death, which the worker's own log has
+        if hasattr(record, "redrive"):  # a retry or a death, which is in the worker's own log
             return
         text, level, trace = redact(record.getMessage()), record.levelname.lower(), ""
-        # such as a failed web page
+        # An error such as that of a failed web page.
         if record.levelno >= logging.ERROR and record.exc_info and record.exc_info[1] is not None:
             trace = shown_traceback("".join(traceback.format_exception(record.exc_info[1]))).rstrip()
         if self._json:
@@ -42,7 +42,8 @@ class Warnings(logging.Handler):
 
 
 def tell_warnings(log: str = "text", *, quiet: bool = False) -> None:
-    """Show the package's warnings from now on, unless `quiet`, as another process does. `log`: as for a worker."""
+    """Write the package's warnings to stderr from now on; not if `quiet`, as another process then writes them. `log` is
+    the form, as for a worker."""
     logger = logging.getLogger("redrive")
     for old in [handler for handler in logger.handlers if isinstance(handler, Warnings | logging.NullHandler)]:
         logger.removeHandler(old)
