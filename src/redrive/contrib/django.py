@@ -61,7 +61,7 @@ from .django_results import (
 )
 
 KEEP_RESULT = "1d"
-URGENT_ABOVE = 50  # Django's priorities go from -100 to 100; those above this get redrive's highest priority
+URGENT_ABOVE = 50  # Django's priorities go from -100 to 100; those above this one get redrive's highest priority
 _OPTIONS = frozenset({"url", "retry", "timeout", "keep_result"})
 
 
@@ -120,7 +120,8 @@ class RedriveBackend(BaseTaskBackend):
 
 
 class _Home:
-    """The app and the declared tasks of one alias. Its backend objects share them, as Django makes one per thread."""
+    """The app and the declared tasks of one alias. The alias' backend objects share it, as Django makes one
+    per thread."""
 
     def __init__(self, alias: str, options: Mapping[str, Any], queues: set[str]) -> None:
         if unknown := sorted(options.keys() - _OPTIONS):
@@ -138,7 +139,7 @@ class _Home:
             known = self._tasks.get(path)
             if known is not None and known.func is task.func:
                 return
-            self.app.tasks.pop(path, None)  # its module was reloaded
+            self.app.tasks.pop(path, None)  # registered before, by a module that was reloaded
             register = self.app.task(
                 name=path,
                 queue=task.queue_name,
@@ -151,7 +152,8 @@ class _Home:
             self._tasks[path] = task
 
     def task(self, path: str) -> Any | None:
-        """Return the task with that path, importing the `tasks` modules if it is not declared yet; None if unknown."""
+        """Return the task with that path; if it is not declared yet, after importing the `tasks` modules. None if it is
+        unknown."""
         if path not in self._tasks:
             autodiscover_modules("tasks")
         return self._tasks.get(path)
@@ -183,7 +185,7 @@ def _home(alias: str, options: Mapping[str, Any], queues: set[str]) -> _Home:
 
 
 def _forget(*, setting: str, **_: object) -> None:
-    """Discard the apps when a test changes TASKS, as Django does with its backends."""
+    """Discard the apps when a test changes the setting TASKS, as Django does with its backends."""
     if setting == "TASKS":
         _homes.clear()
 
@@ -191,11 +193,9 @@ def _forget(*, setting: str, **_: object) -> None:
 setting_changed.connect(_forget)
 
 
-# -- in the worker
-
-
 def _handler(home: _Home, task: Any) -> Callable[..., Any]:
-    """Return the handler of a task: its function, Django's signals around it, and checked database connections."""
+    """Return the handler of a task: its function, with Django's signals and checks of the database connections around
+    it."""
 
     def run(ctx: Context, args: list[Any], kwargs: dict[str, Any]) -> Any:
         result = running(ctx.message, task, home.alias, args, kwargs)
@@ -212,7 +212,7 @@ def _handler(home: _Home, task: Any) -> Callable[..., Any]:
             value = _json(task, await task.func(*_leading(task, result), *args, **kwargs))
             await task_finished.asend_robust(RedriveBackend, task_result=_finish(result, value))
             return value
-        finally:  # in the thread that sync_to_async uses, whose connections the ORM's async methods use
+        finally:  # in the thread of sync_to_async, which has the connections of the ORM's async methods
             await sync_to_async(close_old_connections)()
 
     return arun if inspect.iscoroutinefunction(task.func) else run
@@ -220,7 +220,7 @@ def _handler(home: _Home, task: Any) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def _fresh_connections() -> Iterator[None]:
-    """Close old and broken database connections before and after a handler, as Django does around a request."""
+    """Close old and broken database connections before and after a block, as Django does around a request."""
     close_old_connections()
     try:
         yield
@@ -235,7 +235,7 @@ def _leading(task: Any, result: Any) -> tuple[Any, ...]:
 def _json(task: Any, value: Any) -> Any:
     try:
         return normalize_json(value)
-    except (TypeError, ValueError) as error:  # the handler's effect happened, and a retry would repeat it
+    except (TypeError, ValueError) as error:  # the handler has had its effect, which a retry would repeat
         raise Reject(f"{task.module_path} returned what JSON cannot hold: {error}") from error
 
 
@@ -250,10 +250,10 @@ def _finish(result: Any, value: Any) -> Any:
 
 
 def __getattr__(name: str) -> App:
-    """Return `app`, or the app of an alias of TASKS, for `redrive worker`."""
+    """Return `app`, or the app of an alias of TASKS by its name, for `redrive worker`."""
     named = django.conf.settings.configured or django.conf.ENVIRONMENT_VARIABLE in os.environ
     if name.startswith("_") or (name != "app" and not named):
-        raise AttributeError(name)  # do not set up Django when the module's names are only listed
+        raise AttributeError(name)  # Django is not set up when the module's names are only listed
     try:
         if not apps.ready:
             django.setup()
@@ -266,9 +266,6 @@ def __getattr__(name: str) -> App:
     autodiscover_modules("tasks")
     app: App = task_backends[alias].home.app
     return app
-
-
-# -- values
 
 
 def _priority(priority: int) -> int:

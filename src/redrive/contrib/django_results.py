@@ -46,13 +46,13 @@ class _TaskBody(msgspec.Struct):
 
 
 def headers_of(task: Any) -> dict[str, str]:
-    """Return headers for the options of a task that fields of a message do not represent exactly."""
+    """Return headers for those options of a task that the fields of a message do not represent exactly."""
     headers = {PRIORITY: str(task.priority)} if task.priority else {}
     return headers if task.run_after is None else {**headers, RUN_AFTER: task.run_after.isoformat()}
 
 
 def new_result(task: Any, id: str, alias: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the result of a task that was just enqueued."""
+    """Return Django's result of a task that was just enqueued under this id."""
     return TaskResult(
         task=task,
         id=id,
@@ -70,13 +70,13 @@ def new_result(task: Any, id: str, alias: str, args: Sequence[Any], kwargs: Mapp
 
 
 def running(message: Message, task: Any, alias: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Return the result of a task that a worker is about to run."""
+    """Return Django's result of a task that a worker is about to run."""
     now = timezone.now()
     return _result(message, task, alias, args, kwargs, TaskResultStatus.RUNNING, started_at=now, attempted_at=now)
 
 
 def result_of(message: Message, task: Any, alias: str) -> Any:
-    """Return the result of a task from its stored message.
+    """Return Django's result of a task from its stored message.
 
     The start of a run is not stored: `started_at` is None, and `last_attempted_at` is the end of the last failure.
     """
@@ -120,8 +120,8 @@ def _result(
 
 
 def _as_enqueued(task: Any, message: Message) -> Any:
-    """Return the declared task with the options of this message, except for a queue that Django would refuse, where a
-    redrive may have moved it."""
+    """Return the declared task with the options of this message, except a queue that Django would refuse, to which a
+    redrive may have moved the message."""
     after, queues = message.headers.get(RUN_AFTER), task.get_backend().queues
     return task.using(
         priority=int(message.headers.get(PRIORITY, "0")),
@@ -131,7 +131,7 @@ def _as_enqueued(task: Any, message: Message) -> Any:
 
 
 def _workers(message: Message) -> list[str]:
-    """Return a worker's name for each attempt, as Django counts the names; empty where the fault history was cut."""
+    """Return the name of the worker of each attempt, as Django lists them; empty where the fault history was cut."""
     names = [""] * message.attempt
     for fault in message.faults:
         if 0 < fault.attempt <= len(names):
@@ -142,7 +142,7 @@ def _workers(message: Message) -> list[str]:
 
 
 def _path(error: str) -> str:
-    """Return a fault's class as Django writes it: with `builtins`, which faults leave out.
+    """Return the class of a fault as Django writes it: with `builtins`, which faults leave out.
 
     >>> _path("ValueError"), _path("httpx.ReadTimeout"), _path("")
     ('builtins.ValueError', 'httpx.ReadTimeout', 'builtins.Exception')

@@ -40,12 +40,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EndpointLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A request in the log. `accepted`: the endpoint took the event. `lost`: why the answer to that did not arrive."""
+    """A request in the endpoint's log. `accepted`: the endpoint took the event. `lost`: why the answer of an accepted
+    request did not reach the sender."""
 
     at_ms: int
     number: int
     key: str
-    nth: int  # the request's number among those with this key, from 1
+    nth: int  # its number among the requests with this key, from 1
     event: str | None
     answer: str
     accepted: bool = False
@@ -69,10 +70,11 @@ class Endpoint:
         self._latency = random.Random(seed)
         self._number = 0
         self._seen: Counter[str] = Counter()
-        self._served: Counter[str] = Counter()  # by event: how many failures of its script were served
+        self._served: Counter[str] = Counter()  # by event: how many failures of its script were served already
         self._writers: set[asyncio.StreamWriter] = set()
         self._fixed = False
-        # Bound but not listening, it keeps the port in the outage: others cannot take it, and connections are refused.
+        # Bound but not listening, this socket keeps the port during the outage: no other process can take it, and
+        # connections are refused.
         self._place = _bound(0)
         self.port: int = self._place.getsockname()[1]
 
@@ -111,7 +113,7 @@ class Endpoint:
                 writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Read and answer one request; return False when the connection is over."""
+        """Read and answer one request; return False if the connection has ended."""
         head = await reader.readuntil(b"\r\n\r\n")
         self._number += 1
         number = self._number

@@ -30,14 +30,14 @@ SHOWN_MAX = 5
 
 
 class SentEvent(Struct, frozen=True):
-    """An enqueued message, and its event."""
+    """The id of an enqueued message, and of its event."""
 
     id: str
     event: str
 
 
 class Fate(Struct, frozen=True):
-    """The outcome of one attempt, from the worker's log."""
+    """The outcome of one attempt, as the worker's log has it."""
 
     id: str
     outcome: str
@@ -51,7 +51,8 @@ class Fate(Struct, frozen=True):
 
 
 class ProofVerdict(Struct, frozen=True, kw_only=True):
-    """The result of the proof. `tries`: events by number of requests. `causes`: of duplicates."""
+    """The result of the proof. `tries`: number of events by number of requests. `causes`: number of duplicates by
+    cause."""
 
     events: int
     delivered: int
@@ -59,9 +60,9 @@ class ProofVerdict(Struct, frozen=True, kw_only=True):
     requests: int
     tries: dict[int, int]
     reasons: dict[str, int]
-    duplicates: int  # events that were accepted more than once
-    repeats: int  # acceptances beyond the first, over all events
-    causes: dict[str, int]  # of each repeat; their sum is `repeats`
+    duplicates: int  # number of events that were accepted more than once
+    repeats: int  # number of acceptances beyond the first, over all events
+    causes: dict[str, int]  # number of repeats by their cause; the sum is `repeats`
     dead_but_accepted: int
     problems: list[str]
 
@@ -73,7 +74,7 @@ class ProofVerdict(Struct, frozen=True, kw_only=True):
 def judge(
     seen: Sequence[EndpointLine], sent: Sequence[SentEvent], fates: Sequence[Fate], messages: Sequence[Message]
 ) -> ProofVerdict:
-    """Join the four lists, and return the verdict."""
+    """Join the requests, the sent events, the outcomes and the stored messages, and return the verdict."""
     by_key: dict[str, list[EndpointLine]] = defaultdict(list)
     for each in seen:
         if each.key or each.event is not None:
@@ -106,9 +107,9 @@ UNEXPLAINED = "no cause found"
 
 
 def _causes(accepted: Sequence[EndpointLine], ends: Sequence[Fate]) -> Iterable[str]:
-    """Yield the cause of each acceptance but the last: why the event was sent again after it."""
+    """Yield the cause of each acceptance of an event but the last: why the event was sent again afterwards."""
     for each in accepted[:-1]:
-        # Requests of one message never overlap, so the first outcome after this request belongs to it.
+        # Requests of one message never overlap, so the first outcome after this request is that of its attempt.
         end = next((fate for fate in ends if fate.at_ms >= each.at_ms), None)
         if each.lost is not None:
             yield each.lost
@@ -161,7 +162,7 @@ def _some(ids: Sequence[str]) -> str:
 
 
 def lines(path: str | Path, kind: type[T]) -> list[T]:
-    """Read the lines of a log, without an unfinished last one."""
+    """Return the lines of a log decoded as `kind`, without an unfinished last line."""
     decode = msgspec.json.Decoder(kind).decode
     return [decode(line) for line in Path(path).read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
 
@@ -179,7 +180,7 @@ def messages_of(store: Store, queue: str | None = None) -> list[Message]:
 
 
 def read_fates(path: str | Path) -> list[Fate]:
-    """Return the outcomes in the worker's log, without notices."""
+    """Return the outcomes of attempts in the worker's log, without notices."""
     return [msgspec.convert(line, Fate) for line in lines(path, dict) if "outcome" in line]
 
 

@@ -48,18 +48,18 @@ REDRIVE_RATE = "40/s"
 
 
 class SentRequest(Struct, frozen=True, array_like=True):
-    """A request. `redriven`: its message had been dead."""
+    """A request. `redriven`: its message had been dead before."""
 
     at_ms: int
     redriven: bool
 
 
 class Side(Struct, frozen=True, kw_only=True):
-    """The result of one of the two runs. Times are in ms since its first request."""
+    """The result of one of the two runs. Times are in ms since the first request."""
 
     breaker: bool
     outage_ms: tuple[int, int]
-    in_outage: int  # requests while the endpoint did not listen
+    in_outage: int  # number of requests while the endpoint did not listen
     died: int
     requests: list[SentRequest]
     deaths_ms: list[int]
@@ -68,7 +68,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
 
 class OneRun:
-    """One of the two runs: its store, its log, and the events that it sends to its endpoint."""
+    """One of the two runs: its store, its log, and the events that it sends to an endpoint of its own."""
 
     def __init__(self, folder: Path, breaker: Breaker | None, stack: contextlib.ExitStack) -> None:
         self.name = "without" if breaker is None else "with"
@@ -86,7 +86,7 @@ class OneRun:
         self._target = UrlTarget(url=url, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
 
     def side(self) -> Side:
-        """Return the measured run, with its ledger proved by another process."""
+        """Return the result of this run, with its ledger proved by another process."""
         began_ms = self.requests[0].at_ms
         begin_ms, end_ms = (seen.at_ms for seen in lines(self._log, EndpointLine) if seen.answer.startswith("outage"))
         return Side(
@@ -128,7 +128,7 @@ class OneRun:
                 await asyncio.to_thread(store.put, [draft])
 
     async def _wait(self, store: Store, run: Run | None = None) -> None:
-        """Wait until no message waits or runs, and the redrive run has ended."""
+        """Wait until no message waits or runs, and the redrive run, if given, has ended."""
         while True:
             counts = await asyncio.to_thread(store.counts, QUEUE)
             over = run is None or await asyncio.to_thread(lambda: run.state) in FINAL
@@ -208,7 +208,7 @@ def show_outage(folder: Path, report: Report) -> tuple[Side, Side]:
 
 
 def _options(breaker: Breaker) -> str:
-    """Return the options that differ from the defaults, as code."""
+    """Return the options of a breaker that differ from the defaults, as code."""
     usual = Breaker()
     given = {name: getattr(breaker, name) for name in ("window", "open_for", "max_open", "probes", "probe_lease")}
     changed = {name: value for name, value in given.items() if value != getattr(usual, name)}

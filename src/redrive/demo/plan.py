@@ -13,7 +13,7 @@ from msgspec import Struct
 
 DATA = "github-webhooks.jsonl.gz"
 
-# Temporary failures: an event is served after one to three of them.
+# Temporary failures: the endpoint accepts an event after one to three of them.
 PASSING = {
     "429": "429 Too Many Requests, Retry-After in seconds",
     "429-date": "429 Too Many Requests, Retry-After as a date",
@@ -36,24 +36,24 @@ FOR_GOOD = frozenset({"410"})
 
 
 class FailurePlan(Struct, frozen=True):
-    """The failures by event. `scripts`: those before it is served; `lasting`: permanent ones. Other events have
-    none."""
+    """The failures that the endpoint shows. `scripts`: by event, those before it is accepted; `lasting`: by event, a
+    permanent one. Other events have none."""
 
     scripts: dict[str, tuple[str, ...]]
     lasting: dict[str, str]
-    cut: frozenset[int]  # numbers of requests whose connection is dropped before they are read
-    outage_after: int  # requests until the outage begins
+    cut: frozenset[int]  # numbers of requests whose connection is dropped before the request is read
+    outage_after: int  # number of requests before the outage begins
     outage_s: float
 
     def counts(self) -> Counter[str]:
-        """Return the number of events for each kind of failure."""
+        """Return how many events have each kind of failure."""
         return Counter(kind for script in self.scripts.values() for kind in set(script)) + Counter(
             self.lasting.values()
         )
 
 
 def draw(seed: int, ids: Sequence[str]) -> FailurePlan:
-    """Draw the plan of a seed."""
+    """Return the plan that this seed draws for the events with these ids."""
     random_ = random.Random(seed)
     shuffled = sorted(ids)
     random_.shuffle(shuffled)

@@ -15,21 +15,21 @@ from ..errors import RedriveError
 from .ledger import ProofVerdict
 
 TIMEOUT_S = 0.8
-LIMIT_S = 50.0  # seconds for one delivery
+LIMIT_S = 50.0  # seconds that one delivery may take
 SECRET = "whsec_cmVkcml2ZSBkZW1vIHNlY3JldCwgbm90IHJlYWxseSBzZWNyZXQ="
 
 
 class DemoFailed(RedriveError):
-    """Part of the demo failed: a process, a delivery or a run; the text says which."""
+    """Raised if part of the demo failed: a process, a delivery or a run. The text says which."""
 
 
 class EndpointProcess:
-    """The endpoint, in a process that ends with this one, as that closes its standard input."""
+    """The endpoint, in a process that ends with this one, as its standard input is then closed."""
 
     def __init__(self, log: Path, *plan: str) -> None:
         arguments = [*plan, "--log", str(log), "--secret", SECRET, "--timeout", str(TIMEOUT_S)]
         command = [*trust.python(), "-m", "redrive.demo.endpoint", *arguments]
-        # In its own session, so that Ctrl-C interrupts this process only, which then closes the other's input.
+        # In a session of its own, so that Ctrl-C interrupts only this process, which then closes the endpoint's input.
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         self.port = 0
 
@@ -38,7 +38,7 @@ class EndpointProcess:
         self.port = int(self._read())
 
     def fix(self) -> None:
-        """End all failures that can be repaired."""
+        """Let the endpoint end all failures that can be repaired."""
         stdin = self._stdin()
         stdin.write(b"fix\n")
         stdin.flush()
@@ -68,9 +68,10 @@ class EndpointProcess:
 
 
 def proved(url: str, log: Path, sent: Path, fates: Path, queue: str) -> ProofVerdict:
-    """Run the proof in another process, and return its verdict. Raises DemoFailed."""
+    """Run the proof in another process on these files and this queue of the store; return the verdict. Raises
+    DemoFailed."""
     command = [*trust.python(), "-m", "redrive.demo.ledger", str(log), "-", str(sent), str(fates), queue]
-    env = {**os.environ, "REDRIVE_URL": url}  # not an argument, as the URL may have a password
+    env = {**os.environ, "REDRIVE_URL": url}  # not an argument, as the URL may contain a password
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)
     try:
         return msgspec.json.decode(done.stdout, type=ProofVerdict)

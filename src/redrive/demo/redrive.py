@@ -46,7 +46,7 @@ class Redrives:
         self._report, self._observers = report, observers
 
     def plan(self, selector: str) -> PlanHandle:
-        """Freeze the selected messages in a plan; nothing moves."""
+        """Return a plan with the selected messages frozen; none of them is moved."""
         flags = " ".join(f"--{name.replace('_', '-')} {_word(value)}" for name, value in SETTINGS.items())
         self._report.say(f"$ redrive dlq plan {_word(f'queue:{self._queue} {selector}')} {flags}", "cyan")
         plan = DeadLetters(self._store).select(f"queue:{self._queue} {selector}").plan(**SETTINGS)  # type: ignore[arg-type]
@@ -56,7 +56,8 @@ class Redrives:
         return plan
 
     def apply(self, plan: PlanHandle, reason: str, limit_s: float) -> Came:
-        """Start the plan's run; work until it and all messages that it moved have ended. Raises TimeoutError."""
+        """Start the plan's run, and work until the run and all messages that it moved have ended. Raises
+        TimeoutError."""
         self._report.say(f"$ redrive dlq apply {plan.id} --reason {_word(reason)} --watch", "cyan")
         run = plan.start(reason=reason, actor=ACTOR)
         asyncio.run(self._carry(run, limit_s))
@@ -82,7 +83,7 @@ class Redrives:
         return run.state in FINAL and not counts.ready + counts.scheduled + counts.leased
 
     def _tell(self, run: Run, shown: int) -> int:
-        """Print the lines of the run's story after the first `shown`; return the number of lines in all."""
+        """Print the lines of the run's story after the first `shown`; return how many lines the story has."""
         story = run.story()
         for line in story[shown:]:
             self._report.say(f"  {rfc3339(line.at_ms)[11:22]}  {line.text}", "dim")

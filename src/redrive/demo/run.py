@@ -52,9 +52,9 @@ from .view import Report, View
 
 CONCURRENCY = 16
 WATCHED_PER_S = 15.0  # requests a second while a person watches the pages
-# The messages that a redrive can deliver once the endpoint is fixed.
+# The selector of messages that a redrive can deliver once the endpoint is fixed.
 WORTH_IT = " ".join(f'-text:"HTTP {status}"' for status in sorted(FOR_GOOD))
-# Delays below a second, as a demo cannot last hours; `redrive policy preview` shows real ones.
+# Delays below a second, as the demo must not take hours; `redrive policy preview` shows realistic ones.
 POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
 
 
@@ -86,7 +86,8 @@ class Demo:
     def __init__(
         self, folder: Path, seed: int, console: Console, url: str | None = None, *, pages: PagesOf | None = None
     ) -> None:
-        """With `pages`, the demo is slowed down and shows the store in pages meanwhile."""
+        """Take the folder, seed and console. With `pages`, the demo is slowed down, and pages show its store
+        meanwhile."""
         self._pages_of = pages
         self._folder, self._seed, self._console, self._report = folder, seed, console, Report(console)
         self._log, self._sent, self._fates = (folder / f"{name}.jsonl" for name in ("endpoint", "sent", "fates"))
@@ -98,7 +99,7 @@ class Demo:
                 f"the demo follows each event, and store {self._store.traits.name} cannot look up what waits in it; "
                 "expected an SQLite, PostgreSQL or Redis URL"
             )
-        self._alone = url is None  # whether the store has no other messages
+        self._alone = url is None  # True if the store has no other messages
 
     def run(self, kept: bool) -> DemoResult:
         began_s = time.monotonic()
@@ -130,11 +131,9 @@ class Demo:
             str(self._folder) if kept else None,
         )
 
-    # -- before
-
     @contextlib.contextmanager
     def _pages(self, kept: bool) -> Iterator[None]:
-        """Serve the pages meanwhile, if there are any, and then until Ctrl-C if the store is kept."""
+        """Serve the pages, if there are any, during the block, and then until Ctrl-C if the store is kept."""
         if self._pages_of is None:
             yield
             return
@@ -163,8 +162,6 @@ class Demo:
         report.table(rows, header=("events", "meet, before they are served"))
         report.say(f"And after request {plan.outage_after} nothing listens for {plan.outage_s} s.")
         report.say(f"All of it is drawn from seed {self._seed}: --seed {self._seed} repeats it.", "dim")
-
-    # -- the first delivery
 
     def _deliver_all(self, port: int) -> Summary:
         report = self._report
@@ -209,7 +206,7 @@ class Demo:
         report.dead(summary.groups)
 
     def _list_sent(self) -> None:
-        """Write the event of each message's key, before anything is sent."""
+        """Write the id and the event of each enqueued message to a file, before any of them is sent."""
         event = msgspec.json.Decoder(dict[str, Any]).decode
         sent = [SentEvent(message.id, event(message.body)["id"]) for message in messages_of(self._store, self._queue)]
         self._sent.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in sent))
@@ -232,8 +229,6 @@ class Demo:
         target = UrlTarget(url=self._target, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
         rate = WATCHED_PER_S if self._pages_of else None
         return target, DeliveryOptions(retry=POLICY, concurrency=CONCURRENCY, rate=rate)
-
-    # -- redriving the dead messages
 
     def _redrives(self) -> Redrives:
         target, options = self._sends()
@@ -283,11 +278,9 @@ class Demo:
         return self._record.queue
 
     def _forget(self) -> None:
-        """Remove the demo's messages from a store that has others, too."""
+        """Remove the demo's messages from a store that also has others."""
         remove(self._store, self._queue)
         self._ledger.write(None)
-
-    # -- proof
 
     def _prove(self, heading: str) -> ProofVerdict:
         self._report.heading(heading)
@@ -300,7 +293,7 @@ class Demo:
 
 
 class _Limited:
-    """Shows a delivery, and stops it if it takes too long."""
+    """Shows the progress of a delivery, and stops the delivery if it takes too long."""
 
     def __init__(self, view: View) -> None:
         self._view, self.over = view, False
@@ -315,9 +308,9 @@ class _Limited:
 def run_demo(
     seed: int, console: Console, *, keep: bool, url: str | None = None, pages: PagesOf | None = None
 ) -> DemoResult:
-    """Run the demo in a new folder, on a store in it or at `url`. Unless `keep`, the folder and the messages are
-    removed afterwards; the store's list of runs keeps the two of the demo. Raises DemoFailed, KeyboardInterrupt,
-    StoreError; Unsupported for a store that cannot find waiting messages."""
+    """Run the demo in a new folder, on a store in that folder or at `url`. Unless `keep`, the folder and the messages
+    are removed afterwards, but the store's list of runs keeps the two of the demo. Raises DemoFailed,
+    KeyboardInterrupt, StoreError; Unsupported for a store that cannot find waiting messages."""
     folder = Path(tempfile.mkdtemp(prefix="redrive-demo-"))
     try:
         return Demo(folder, seed, console, url, pages=pages).run(keep)

@@ -34,15 +34,15 @@ CellValue = object
 
 
 class View:
-    """An observer that shows the state of a delivery. `tries`: delivered events by number of attempts."""
+    """An observer that shows the state of a delivery. `tries`: number of delivered events by number of attempts."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, refresh_per_second=10, transient=True) if console.is_terminal else None
         self._began_s = self._line_at_s = time.monotonic()
-        self._due_ms: dict[str, int] = {}  # by message id: when its retry is due
+        self._due_ms: dict[str, int] = {}  # by message id: the due time of its retry
         self.tries: Counter[int] = Counter()
-        self.retries: Counter[str] = Counter()  # retries by cause
+        self.retries: Counter[str] = Counter()  # number of retries by cause
 
     def __call__(self, events: Sequence[Event]) -> None:
         for event in events:
@@ -68,7 +68,7 @@ class View:
         return time.monotonic() - self._began_s
 
     def tick(self, delivery: FileDelivery) -> None:
-        """Update the view; without a terminal, print a line if it is time."""
+        """Update the live view; without a terminal, print a line every LINE_EVERY_S."""
         if self._live is not None:
             self._live.update(self._picture(delivery))
         elif time.monotonic() - self._line_at_s >= LINE_EVERY_S:
@@ -90,7 +90,7 @@ class View:
         return Group(head, states, wave, error)
 
     def _wave(self) -> str:
-        """Draw the retries that become due in each of the next slots."""
+        """Return a line of blocks that shows how many retries become due in each of the next slots."""
         now_ms = time.time() * 1000
         slots = [0] * WAVE_SLOTS
         for due_ms in list(self._due_ms.values()):
@@ -107,16 +107,13 @@ def _states(delivery: FileDelivery, waiting: int) -> str:
 
 
 def _why(event: DeliveryEvent) -> str:
-    """Return the failure in a few words, without the URL, which is the same for all."""
+    """Return the failure in an event in a few words, without the URL, which is the same for all events."""
     name = (event.error or "").rpartition(".")[2]
     return (event.text or "").partition(" from ")[0] if name == "HTTPStatusError" else _PLAINLY.get(name, name)
 
 
-# -- the report
-
-
 class Report:
-    """Headings, words and tables on a console."""
+    """Prints headings, texts and tables on a console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -130,7 +127,8 @@ class Report:
         self._print(Text("  " + text, style))
 
     def table(self, rows: Sequence[Sequence[CellValue]], *, header: Sequence[str] = ()) -> None:
-        """Print aligned rows: the first column right-aligned, the others left. An empty row is a blank line."""
+        """Print rows as a table: the first column right-aligned, the others left-aligned. An empty row is a
+        blank line."""
         cells = [[_cell(cell) for cell in row] for row in [*([header] if header else []), *rows]]
         widths = [max(MARGIN, *(len(row[0]) for row in cells if row))]
         widths += [max(len(row[i]) for row in cells if len(row) > i) for i in range(1, max(map(len, cells)))]
@@ -146,7 +144,7 @@ class Report:
         self._print(Text())
 
     def bars(self, counts: Mapping[int, int], *header: str) -> None:
-        """Print a bar for each count, with its key."""
+        """Print a bar for each count, with the count's key before it."""
         most = max(counts.values(), default=1)
         rows = [
             (key, Text("█" * max(1, round(BAR_WIDTH * n / most)), "green").append(f" {n}", "none"))
@@ -158,12 +156,12 @@ class Report:
         self._console.print(text, soft_wrap=True)
 
     def dead(self, groups: Sequence[DeadGroup]) -> None:
-        """Print the dead events by fingerprint."""
+        """Print the groups of dead events, with their fingerprints."""
         rows = [(g.count, g.reason, g.text.partition(" from ")[0], g.fingerprint) for g in groups]
         self.table(rows, header=("dead", "reason", "last failure", "fingerprint"))
 
     def verdict(self, v: ProofVerdict) -> None:
-        """Print the ledger."""
+        """Print the result of the proof."""
         rows: list[Sequence[CellValue]] = [
             (v.events, "events were sent"),
             (v.delivered, "were accepted by the endpoint"),
@@ -181,7 +179,7 @@ class Report:
         self.balance(v)
 
     def compare(self, rows: Sequence[tuple[str, str, str]], verdicts: Sequence[ProofVerdict]) -> None:
-        """Print two runs side by side, and whether their ledgers balance."""
+        """Print the figures of two runs side by side, and if their ledgers balance."""
         self.table([("without", "with", "a breaker"), *rows])
         for problem in (problem for v in verdicts for problem in v.problems):
             self.say(f"✗ {problem}", "bold red")

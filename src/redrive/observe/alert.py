@@ -18,7 +18,7 @@ from ..registry import Registry
 from ..triage.select.terms import as_node
 from ..urls import shown
 
-IDS_MAX = 5  # sample ids in an alert
+IDS_MAX = 5  # the most ids of messages in an alert
 
 
 class Alert(Struct, frozen=True, kw_only=True):
@@ -56,7 +56,7 @@ class Alert(Struct, frozen=True, kw_only=True):
 
 
 class AlertSubject(NamedTuple):
-    """The subject of an alert: events that are equal in these fields share one alert."""
+    """What an alert is about: events that are equal in these fields share one alert."""
 
     name: str
     task: str = ""
@@ -65,12 +65,12 @@ class AlertSubject(NamedTuple):
 
 
 class Pile(Struct, frozen=True, array_like=True):
-    """Counted events of one subject that no alert has reported yet."""
+    """Events of one subject that no alert has reported yet: how many, since when, some ids, and a text."""
 
     count: int = 0
     since_ms: int = 0
     ids: tuple[str, ...] = ()
-    text: str = ""  # text of the last event
+    text: str = ""  # the text of the last event
 
     def plus(self, other: Pile) -> Pile:
         if not (self.count and other.count):
@@ -99,7 +99,7 @@ def text_of(subject: AlertSubject, pile: Pile) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a text without secrets and control characters; it may come from queues, errors or names."""
+    """Return a text without secrets and control characters, as texts come from queues, errors or names."""
     return one_line(redact(text))
 
 
@@ -124,7 +124,8 @@ def command_of(subject: AlertSubject, pile: Pile, place: Sequence[str]) -> str:
 
 
 def _dead(subject: AlertSubject) -> list[str]:
-    """Return the command that lists the messages of a failure; for several failures, or all queues, their groups."""
+    """Return the words of the command that lists the dead messages of the subject: those of one failure; for several
+    failures, or all queues, their groups."""
     queue = subject.queue or None
     if not subject.task:
         return ["dlq", "groups", *filter(None, [str(as_node(Filter(queue=queue)))])]
@@ -134,19 +135,21 @@ def _dead(subject: AlertSubject) -> list[str]:
 
 
 def place_of(app: Registry, spec: str | None) -> list[str]:
-    """Return the options of a command that name the app or the store; none if the URL has a password."""
+    """Return the options of a command that name the app (`spec`) or its store; none if the store's URL contains a
+    password."""
     if spec is not None:
         return ["--app", spec]
     return ["--url", app.url] if app.url is not None and shown(app.url) == app.url else []
 
 
 def shell_line(words: Sequence[str], place: Sequence[str]) -> str:
-    """Return a redrive command as it is typed in a shell."""
+    """Return a redrive command with these words and the options of `place`, as it is typed in a shell."""
     return shlex.join(["redrive", *words, *place])
 
 
 def runbook_of(name: str) -> str | None:
-    """Return the page that explains an alert."""
+    """Return the page of the docs that explains the alert of this name: its address if `runbook_url` is set, else its
+    name; None for other names."""
     page, base = RUNBOOKS.get(name), settings().runbook_url
     return page if page is None or base is None else runbook_url(page, base)
 
@@ -174,7 +177,7 @@ def page_of(name: str, task: str | None, queue: str | None, about: str | None, i
 
 
 def spec_of(app: Registry) -> str | None:
-    """Return MODULE:APP, searching the app in the modules of its handlers."""
+    """Return MODULE:APP of the app, which is searched in the modules of its handlers; None if it is not found there."""
     for module in dict.fromkeys(getattr(task.handler, "__module__", None) for task in list(app.tasks.values())):
         loaded = sys.modules.get(module or "")
         for name, value in list(vars(loaded).items()) if loaded is not None else ():

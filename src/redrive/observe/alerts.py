@@ -34,27 +34,27 @@ from .alert import Alert as Alert
 from .alert import AlertSubject, Pile, cause_of, command_of, page_of, place_of, runbook_of, spec_of, text_of, visible
 from .muting import read_mutes
 
-# names of alerts on events; `thresholds` has the others
+# the names of alerts on events; `thresholds` has the other names
 NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")
 TEXT_MAX = 500
 NOTED_MAX = 16 * TEXT_MAX  # characters kept until secrets are hidden: a secret cut in half would not be recognized
-GATHER_S = 1.0  # events within this time share an alert
-DEPOSIT_S = 30.0  # how often a process that may not send yet stores its events for the others
-AGAIN_S = 60.0  # when to retry an alert that failed
-LAST_WORDS_S = 2.0  # how long a worker that stops waits for its alerts
-SUBJECTS_MAX = 1000  # waiting subjects; events beyond that share an alert
-FAILURES_MAX = 20  # fingerprints with alerts of their own within `every`; other deaths share one by queue
-KEPT_MS = 7 * 24 * 3600 * 1000  # how long an unused cell is kept
+GATHER_S = 1.0  # seconds: events within this time share an alert
+DEPOSIT_S = 30.0  # seconds after which a process that may not send yet stores its events for the others
+AGAIN_S = 60.0  # seconds until an alert that failed is sent again
+LAST_WORDS_S = 2.0  # seconds for which a worker that stops waits for its alerts
+SUBJECTS_MAX = 1000  # the most subjects with waiting events; events of further ones share an alert
+FAILURES_MAX = 20  # fingerprints that get alerts of their own within `every`; other deaths share one alert per queue
+KEPT_MS = 7 * 24 * 3600 * 1000  # ms for which an unused cell is kept
 _SWAPS_MAX = 20
 _encode = msgspec.json.Encoder().encode
 
 
 class NotSent(Exception):
-    """The alert was not delivered; it is sent again later."""
+    """Raised by a function that did not deliver its alert, which is then sent again later."""
 
 
 class SentAlert(Struct, frozen=True, array_like=True):
-    """The value of a cell: when the last alert of a subject was sent, and its events since."""
+    """The value of a subject's cell: when its last alert was sent, and its events since then."""
 
     at_ms: int = 0
     pile: Pile = Pile()
@@ -85,13 +85,11 @@ class Watch:
         self._channel, self._every_ms, self._spec, self._gather_s = channel, every_ms, app_spec, gather_s
         self._changed = threading.Condition()
         self._piles: dict[AlertSubject, Pile] = {}
-        self._look_s: dict[AlertSubject, float] = {}  # when to check whether an alert may be sent
-        self._sent_s: dict[AlertSubject, float] = {}  # when this process last sent an alert, used if the store fails
-        self._hurry: dict[AlertSubject, None] = {}  # subjects to send at once; a dict keeps their order
+        self._look_s: dict[AlertSubject, float] = {}  # by subject, when to check it next, by time.monotonic()
+        self._sent_s: dict[AlertSubject, float] = {}  # when this process last alerted, in case the store fails
+        self._hurry: dict[AlertSubject, None] = {}  # alerts to send at once; a dict keeps their order
         self._busy = False
         self._thread: threading.Thread | None = None
-
-    # -- on the worker's threads
 
     def __call__(self, events: Sequence[Event]) -> None:
         stopped = False
@@ -109,7 +107,7 @@ class Watch:
             else:
                 stopped = stopped or event.name == "stopped"
         if stopped:
-            self.flush(LAST_WORDS_S)  # the process may end after this batch
+            self.flush(LAST_WORDS_S)  # sent now, as the process may end after this batch
 
     def _note(
         self, subject: AlertSubject, at_ms: int, text: str | None, id: str | None = None, *, count: int = 1
@@ -122,7 +120,8 @@ class Watch:
             self._alive()
 
     def _bound(self, subject: AlertSubject) -> AlertSubject:
-        """Return the subject, or a wider one if there are too many, so that failures that all differ share an alert."""
+        """Return the subject, or a wider one if too many have waiting events, so that failures that all differ share an
+        alert."""
         if len(self._piles) >= SUBJECTS_MAX:
             return AlertSubject(subject.name)
         return self._widen(subject) if subject.name == "dead_growth" and subject.task else subject
@@ -132,14 +131,15 @@ class Watch:
         wide = AlertSubject(subject.name, queue=subject.queue)
         if self._sent_s.get(subject, -float("inf")) > fresh_s:
             return subject
-        if wide in self._piles:  # checked first, as this runs for every death
+        if wide in self._piles:  # checked first, as this code runs for every death
             return wide
         subjects = {s for s, at_s in self._sent_s.items() if at_s > fresh_s and s.name == subject.name and s.task}
         subjects |= {s for s in self._piles if s.name == subject.name and s.task}
         return wide if len(subjects) >= FAILURES_MAX else subject
 
     def flush(self, timeout_s: float) -> bool:
-        """Send the alerts that are due and store the other events; return False if `timeout_s` is too short."""
+        """Send the alerts that are due, and store the other events; return False if that takes longer than
+        `timeout_s`."""
         with self._changed:
             self._hurry = dict.fromkeys(self._piles)
             if self._hurry:
@@ -148,19 +148,18 @@ class Watch:
             return self._changed.wait_for(lambda: not self._hurry and not self._busy, timeout_s)
 
     def _alive(self) -> None:
-        if self._thread is None or not self._thread.is_alive():  # the first time, or in a forked child
+        if self._thread is None or not self._thread.is_alive():  # at the first event, or in a forked child
             self._busy = False
             self._thread = threading.Thread(target=self._work, name="redrive-alerts", daemon=True)
             self._thread.start()
             atexit.register(_last_words, weakref.ref(self))
 
     def _add(self, subject: AlertSubject, pile: Pile, look_in_s: float) -> None:
-        """Add events to a subject; hold the lock."""
+        """Add events to a subject, and let it be checked in `look_in_s` at the latest. Call it while holding
+        the lock."""
         self._piles[subject] = self._piles.get(subject, Pile()).plus(pile)
         self._look_s[subject] = min(self._look_s.get(subject, float("inf")), time.monotonic() + look_in_s)
         self._changed.notify_all()
-
-    # -- on its own thread
 
     def _work(self) -> None:
         while True:
@@ -187,10 +186,10 @@ class Watch:
         return [*self._hurry, *(s for s, at_s in self._look_s.items() if at_s <= now_s and s not in self._hurry)]
 
     def _one(self, subject: AlertSubject, pile: Pile) -> None:
-        pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # hides secrets once for all events
+        pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # hides secrets, once for all events
         try:
             claimed = self._claim(subject, pile)
-        except Exception:  # the store failed or is closed: decide by the alerts that this process sent
+        except Exception:  # the store failed or is closed, so this process decides by the alerts that it sent
             claimed = self._claim_here(subject, pile)
         if claimed.count:
             self._remember(subject)
@@ -205,7 +204,8 @@ class Watch:
             self._sent_s[subject] = now_s
 
     def _claim(self, subject: AlertSubject, pile: Pile) -> Pile:
-        """Return the events to report now; empty if the last alert is too recent, or another process reports them."""
+        """Return the subject's events that this process has to report now; empty if the last alert is too recent, if
+        alerts are muted, or if another process reports them."""
         store, key = self._app.store, self._key(subject)
         for _ in range(_SWAPS_MAX):
             version, old = self._read(key)
@@ -213,7 +213,7 @@ class Watch:
             if self._is_muted(subject, now_ms):
                 self._forget(key, version, old)
                 return Pile()
-            left_ms = min(old.at_ms + self._every_ms - now_ms, self._every_ms)  # a clock may be set back
+            left_ms = min(old.at_ms + self._every_ms - now_ms, self._every_ms)  # the clock may have been set back
             if not both.count:
                 return both
             if left_ms > 0:
@@ -227,7 +227,7 @@ class Watch:
         return Pile()
 
     def _is_muted(self, subject: AlertSubject, now_ms: int) -> bool:
-        """Return whether alerts about the subject's failure, queue or dependency are muted."""
+        """Return True if alerts about the subject's failure, queue or dependency are muted."""
         store, about = self._app.store, subject.about
         if read_mutes(store, self._app).cover(
             queue=subject.queue,
@@ -258,7 +258,7 @@ class Watch:
             self._tell_it(self._alert(subject, pile))
         except NotSent as error:
             self._postpone(subject, pile, str(error))
-        except Exception:  # a bug in the function: a retry would fail, too
+        except Exception:  # a bug in the function, so calling it again would fail, too
             _print(f"{self._channel} failed on an alert:\n{traceback.format_exc()}")
 
     def _postpone(self, subject: AlertSubject, pile: Pile, why: str) -> None:
@@ -278,7 +278,8 @@ class Watch:
         self._again(subject, pile, again_ms / 1000)
 
     def _look_in(self, subject: AlertSubject, left_s: float) -> None:
-        """Check again in `left_s`; meanwhile, store new events every DEPOSIT_S, for the process that sends."""
+        """Check the subject again in `left_s`; meanwhile store its new events every DEPOSIT_S, for the process that
+        sends the alert."""
         with self._changed:
             self._look_s[subject] = time.monotonic() + left_s
             if subject in self._piles:
@@ -327,14 +328,15 @@ def on(app: Registry, name: str, fn: Callable[[Alert], Any], every: Duration) ->
 
 
 def sync_call(fn: Callable[[Alert], Any]) -> Callable[[Alert], object]:
-    """Return a synchronous function that calls `fn`, which may be `async def`."""
+    """Return a synchronous function that calls `fn`, which may be `async def`, to its end."""
     if inspect.iscoroutinefunction(fn):
         return lambda alert: asyncio.run(fn(alert))
     return fn
 
 
 def channel_of(app: Registry, name: str, fn: Callable[..., Any]) -> str:
-    """Return the qualified name of a function, the same in every process, numbered if an app has it twice."""
+    """Return the channel for alerts of this name to a function: its qualified name, the same in every process, with a
+    number if the app has registered it more than once."""
     module = getattr(fn, "__module__", None) or "builtins"
     full = f"{module}.{getattr(fn, '__qualname__', type(fn).__qualname__)}"
     numbers = _NUMBERS.setdefault(app, {})

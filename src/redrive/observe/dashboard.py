@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from .rules import FAILED, RUNS
 
-WIDTH, HEIGHT = 8, 7  # the size of a panel; a row of Grafana has 24 columns
+WIDTH, HEIGHT = 8, 7  # the size of a panel; Grafana has 24 columns
 UID = "redrive-overview"
 
 
 class Panel(NamedTuple):
-    """A graph: title, unit as Grafana names it, description, and (query, legend) of each line."""
+    """A graph: title, unit as Grafana names it, description, and (query, legend) for each of its lines."""
 
     title: str
     unit: str

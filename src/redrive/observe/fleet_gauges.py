@@ -17,11 +17,11 @@ STATES = ("running", "idle", "draining", "hung", "gone")
 
 
 class Fleet(Struct, frozen=True, kw_only=True):
-    """Totals over the records of a store's processes. A field is None if no process reports it."""
+    """Totals over the records of a store's processes. A field is None if no process reports its value."""
 
-    workers: Mapping[tuple[str, str], int] = {}  # by queue and state
+    workers: Mapping[tuple[str, str], int] = {}  # workers by (queue, state)
     longest_run_s: float | None = None
-    clock_ahead_s: float | None = None  # of the clock with the largest difference to the store's
+    clock_ahead_s: float | None = None  # the largest difference of a process's clock to the store's
     loop_lag_s: float | None = None
     hung_s: float | None = None  # for how long the worker that hung first has been hung
 
@@ -46,7 +46,7 @@ def fleet_of(processes: Sequence[WorkerInfo], queues: Iterable[str], now_ms: int
 
 
 def gauges(fleet: Fleet, family: type[GaugeMetricFamily], label: Callable[[str], str]) -> Iterator[Metric]:
-    """Yield the totals as families of prometheus_client; `label` makes a queue's name harmless."""
+    """Yield the totals as families of prometheus_client; `label` makes the name of a queue safe for a label."""
     workers = family("redrive_workers", "Workers by queue and state.", labels=("queue", "state"))
     for (queue, state), count in sorted(fleet.workers.items()):
         workers.add_metric((label(queue), state), count)

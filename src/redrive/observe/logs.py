@@ -20,11 +20,11 @@ from ..events import DeliveryEvent, Event, LineLog
 from ..fault import Crash, kind_word
 from ..redact import clip, in_json, many_lines, one_line, redact, shown_traceback
 
-TEXT_MAX = 500  # characters of a fault's text in a line; `redrive job show` has all of it
-TRACEBACKS_MAX = 1_000  # places that a text log remembers
+TEXT_MAX = 500  # characters of a fault's text that a line contains; `redrive job show` has all of it
+TRACEBACKS_MAX = 1_000  # the most sequences of code lines that a text log remembers
 _encode_lines = msgspec.json.Encoder().encode_lines
-_name = lru_cache(maxsize=4096)(redact)  # cached: the same few names come again and again
-_LEFT_OUT = frozenset(("aws_requests",))  # not logged: figures for metrics, several a minute
+_name = lru_cache(maxsize=4096)(redact)  # cached, as the same few names occur again and again
+_LEFT_OUT = frozenset(("aws_requests",))  # names of notices that are not logged: figures for metrics, several a minute
 _WARNINGS = frozenset(
     ("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped", "no_scheduler", "worker_hung")
 )
@@ -45,21 +45,21 @@ class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     crashes: int = 0
     redrives: int = 0
     delay_ms: int | None = None
-    fault: str | None = None  # the fault's kind
+    fault: str | None = None  # the kind of the fault
     error: str | None = None
     text: str | None = None
     reason: str | None = None
-    fingerprint: str | None = None  # of a dead message
+    fingerprint: str | None = None  # the fingerprint of a dead message
     deferral: str | None = None  # why flow control put the message off
     by: str | None = None  # the dependency, queue or task that caused the deferral
     degraded: str | None = None
-    duplicate_of: str | None = None  # the id of the message whose stored result this one took without a run
+    duplicate_of: str | None = None  # id of the message whose stored result this one has without a run
     crash: Crash | None = None
     correlation_id: str = ""
     run_ms: float | None = None
     worker: str = ""
     traceback: str | None = None
-    page: str | None = None  # of a message at rest: its address in the web pages, if the setting `web_url` is set
+    page: str | None = None  # the address of the web page about a message at rest, if `web_url` is set
 
 
 class NoticeLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,7 +94,7 @@ class TextLog(LineLog):
     def __init__(self, stream: IO[str]) -> None:
         super().__init__(stream)
         self._write = _writer(stream)
-        self._known: set[str] = set()  # the code lines of tracebacks written before
+        self._known: set[str] = set()  # the code lines of each traceback written before
         self._colour = stream.isatty() and not os.environ.get("NO_COLOR")
 
     def __call__(self, events: Sequence[Event]) -> None:
@@ -107,7 +107,7 @@ class TextLog(LineLog):
             about = f"{_clean(event.about)}: " if event.about else ""
             colour = _YELLOW if event.name in _WARNINGS else _DIM
             text, more = redact(event.text), list[str]()
-            if event.name == "worker_hung":  # its text ends with a stack
+            if event.name == "worker_hung":  # the text of this notice ends with a stack
                 text, *more = many_lines(text).split("\n")
             lines = [
                 f"{time} {event.name:<9} {about}{one_line(text)} ({one_line(event.worker)})",
@@ -119,7 +119,7 @@ class TextLog(LineLog):
         return line if event.traceback is None else line + self._traceback(event.traceback)
 
     def _traceback(self, text: str) -> str:
-        """Return the traceback, or nothing if one with the same code lines was written before."""
+        """Return the traceback indented; empty if one with the same code lines was written before."""
         places = "\n".join(line for line in text.splitlines() if line.startswith('  File "'))
         if not places or places in self._known:
             return ""
@@ -172,7 +172,7 @@ def _clean(name: str) -> str:
 
 
 def _visible(lines: bytes) -> bytes:
-    """Return JSON lines without control characters, which could act on a terminal."""
+    """Return JSON lines with control characters escaped, as those could act on a terminal."""
     return lines if lines.isascii() and b"\x7f" not in lines else in_json(lines.decode()).encode()
 
 
@@ -228,11 +228,11 @@ def _short(text: str | None) -> str:
 
 
 def _writer(stream: IO[str]) -> Callable[[bytes], None]:
-    """Return a function that writes to the stream, by its binary buffer if it has one, and flushes."""
+    """Return a function that writes lines to the stream, by its binary buffer if it has one, and flushes."""
     below: Any = getattr(stream, "buffer", None)
 
     def write(lines: bytes) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the reader is gone: logs are lost, and work continues
+        with contextlib.suppress(OSError, ValueError):  # the reader has gone, so lines are lost, and work continues
             if below is not None:
                 stream.flush()
                 below.write(lines)

@@ -20,7 +20,7 @@ from ..triage.controls import Controls
 
 CELL = "alerts/mutes"
 MUTES_MAX = 1000
-NAME_MAX = 200  # characters
+NAME_MAX = 200  # the most characters of a queue's or dependency's name
 LONGEST_MS = 366 * 86_400_000
 
 
@@ -36,7 +36,7 @@ class Mute(Struct, frozen=True, kw_only=True):
 
     @property
     def about(self) -> str:
-        """`queue/NAME` or `flow/NAME`, as in the audit log."""
+        """The subject of the mute as in the audit log: `queue/NAME` or `flow/NAME`."""
         return f"queue/{self.queue}" if self.queue is not None else f"flow/{self.dependency}"
 
 
@@ -45,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Mutes:
-    """The mutes at one moment. `app` is the source for which tasks call a dependency."""
+    """The mutes at one moment. `app` knows which dependency each task calls."""
 
     def __init__(self, app: Registry, abouts: frozenset[str]) -> None:
         self._app, self._abouts = app, abouts
@@ -53,8 +53,8 @@ class Mutes:
     def cover(
         self, *, queue: str | None = None, task: str | None = None, dependency: str | None = None, about: str = ""
     ) -> bool:
-        """Return whether alerts are muted: by a mute of the queue, of the dependency, or of the dependency that the
-        task (without one: every task of the queue) calls. `about` is `queue/NAME` or `flow/NAME`."""
+        """Return True if alerts about these are muted: by a mute of the queue, of the dependency, or of the dependency
+        that the task (without one: every task of the queue) calls. `about` is `queue/NAME` or `flow/NAME`."""
         if not self._abouts:
             return False
         called = [dependency_of(self._app, task)] if task else dependencies_of(self._app, queue) if queue else []
@@ -71,7 +71,7 @@ def read_mutes(store: Store, app: Registry) -> Mutes:
 
 
 def listed(store: Store) -> tuple[Mute, ...]:
-    """Return the mutes of queues and dependencies that have not ended, by their end. Raises StoreError."""
+    """Return the mutes of queues and dependencies that have not ended, the next to end first. Raises StoreError."""
     (cell,) = store.cells.read([CELL])
     now_ms = store.now_ms()
     left = [mute for mute in decoded(cell, _decode, {}).values() if mute.until_ms > now_ms]
@@ -79,26 +79,26 @@ def listed(store: Store) -> tuple[Mute, ...]:
 
 
 def dependency_of(app: Registry, task: str) -> str | None:
-    """Return the dependency that a task of the app calls; None without one."""
+    """Return the dependency that a task of the app calls; None if it calls none."""
     known = app.tasks.get(task)
     named = None if known is None else known.dependency
     return named or (task if task in app.dependencies else None)
 
 
 def dependencies_of(app: Registry, queue: str) -> list[str | None]:
-    """Return the dependencies of a queue's tasks, each once; None for tasks without one."""
+    """Return the dependencies that the queue's tasks call, each once; None stands for tasks that call none."""
     tasks = [task.name for task in list(app.tasks.values()) if task.queue == queue]
     return list(dict.fromkeys(dependency_of(app, name) for name in tasks))
 
 
 class Muting:
-    """Mutes alerts about queues and dependencies, as `app.alerts`."""
+    """Lists and changes the mutes of alerts about queues and dependencies, as `app.alerts`."""
 
     def __init__(self, store: Store, app: Registry) -> None:
         self._store, self._app = store, app
 
     def list(self) -> tuple[Mute, ...]:
-        """Return the mutes that have not ended, by their end. Raises StoreError."""
+        """Return the mutes that have not ended, the next to end first. Raises StoreError."""
         return listed(self._store)
 
     def mute(
@@ -133,7 +133,7 @@ class Muting:
     def unmute(
         self, *, queue: str | None = None, dependency: str | None = None, reason: str = "", actor: str | None = None
     ) -> None:
-        """End a mute. Raises ConfigError if there is none, StoreError."""
+        """End a mute of a queue or a dependency. Raises ConfigError if there is none, and StoreError."""
         about = self._about(queue, dependency)
         if about not in {mute.about for mute in self.list()}:
             muted = ", ".join(mute.about for mute in self.list()) or "nothing"

@@ -81,9 +81,9 @@ if TYPE_CHECKING:
     from ..store import Store
 
 LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
-OLDEST_QUEUES = 100  # queues whose oldest dead message each scrape reads: those with the most dead messages
-FRESH_S = 1.0  # seconds for which values of the store are reused, at least
-LOOK_SHARE = 0.05  # the most of the time for reads: after one of 200 ms, the next is 4 s later
+OLDEST_QUEUES = 100  # the most queues whose oldest dead message each scrape reads: those with the most dead messages
+FRESH_S = 1.0  # the least seconds for which values read from the store are reused
+LOOK_SHARE = 0.05  # the share of time for reads: after one that took 200 ms, the next is 4 s later
 _BY_ATTEMPT = ("queue", "task", "attempt")
 
 
@@ -143,7 +143,7 @@ class Metrics:
 
 
 class Counters:
-    """A collector of the counts that `read` returns, for a process that exports those of others."""
+    """A collector of the counts that `read` returns, for a process that exports the counts of other processes."""
 
     def __init__(self, read: Callable[[], MetricSeries]) -> None:
         self._read = read
@@ -158,14 +158,14 @@ class Counters:
 
 
 class _Look(NamedTuple):
-    """Values read from the store, which are served until `until_s`."""
+    """Values read from the store, which are exported until `until_s`."""
 
     until_s: float
     counts: Mapping[str, Counts] | None = None  # None: the store could not be read
     paused: frozenset[str] = frozenset()
-    dead_s: Mapping[str, float] = {}  # by queue: for how long its oldest dead message has been dead
-    runs: Mapping[str, int] = {}  # by status
-    run_messages: Mapping[str, int] = {}  # of open runs
+    dead_s: Mapping[str, float] = {}  # by queue: seconds for which its oldest dead message has been dead
+    runs: Mapping[str, int] = {}  # the number of redrive runs by status
+    run_messages: Mapping[str, int] = {}  # the messages of open runs by state
     controls: Sequence[Control] = ()
     fleet: Fleet = Fleet()
     signals: QueueSignals = QueueSignals()
@@ -173,7 +173,7 @@ class _Look(NamedTuple):
 
 class Depths:
     """A collector of depths and dependencies. It reads the store at most once a second, and for at most a twentieth of
-    the time. `store` returns the store, and may raise; `app` has the rules of the dependencies; `clock` counts
+    the time. `store` returns the store, and may raise; `app` has the rules of the dependencies; `clock` returns
     seconds."""
 
     def __init__(
@@ -188,8 +188,8 @@ class Depths:
         return _gauges(_Look(0.0, {}))
 
     def collect(self) -> Iterable[Metric]:
-        """Yield the families with current samples, or those of the last read if that is recent."""
-        with self._lock:  # concurrent scrapes share a read
+        """Yield the families with current samples, or with those of the last read if it is recent."""
+        with self._lock:  # held during a read, so that concurrent scrapes share it
             if self._clock() >= self._last.until_s:
                 self._last = self._look()
             return _gauges(self._last)
@@ -208,14 +208,14 @@ class Depths:
             look = _Look(
                 0.0, counts, store.paused(), _dead_s(store, counts), *_of_runs(store), controls, fleet, signals
             )
-        except Exception:  # on any error export the counters without depths, rather than fail the scrape
+        except Exception:  # after any error the counters are exported without depths, as the scrape must not fail
             look = _Look(0.0)
         now_s = self._clock()
         return look._replace(until_s=now_s + max(FRESH_S, (now_s - began_s) / LOOK_SHARE))
 
 
 def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return the number of redrive runs by status, and the messages of open ones by outcome."""
+    """Return the number of redrive runs by status, and the number of messages of the open runs by outcome."""
     known = index(store)
     ids = (*known.open, *known.over)
     cells = store.cells.read([state_cell(id) for id in ids]) if ids else []
@@ -228,7 +228,8 @@ def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
 
 
 def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
-    """Return, by queue, for how many seconds its oldest dead message has been dead."""
+    """Return, by queue, for how many seconds its oldest dead message has been dead; for at most OLDEST_QUEUES
+    queues."""
     most = sorted((name for name in counts if counts[name].dead), key=lambda name: -counts[name].dead)[:OLDEST_QUEUES]
     firsts = {name: store.peek(Lane.DEAD, where=Filter(queue=name), limit=1).messages for name in most}
     now_ms = store.now_ms()
@@ -236,7 +237,7 @@ def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
 
 
 def families(series: MetricSeries) -> Iterator[Metric]:
-    """Yield counters and histograms as families of prometheus_client."""
+    """Yield the counters and histograms of `series` as families of prometheus_client."""
     core = _client().core
     for shape in SHAPES:
         of = series[shape.name]
@@ -313,7 +314,7 @@ def _controls(controls: Sequence[Control]) -> Iterator[Metric]:
 
 @lru_cache(maxsize=4096)
 def _label(name: str) -> str:
-    """Return a name as a label's value: unique, without secrets, and without control characters."""
+    """Return a name as the value of a label: unique, without secrets, and without control characters."""
     hidden = redact(name)
     if hidden != name:
         hidden += f"~{hashlib.blake2b(name.encode(), digest_size=4).hexdigest()}"
@@ -338,7 +339,7 @@ class _MetricSample(NamedTuple):
 
 
 class _WithoutClient:
-    """Replaces the package prometheus_client if it is not installed. It has gauges only."""
+    """Replaces the package prometheus_client if it is not installed. It has only gauges."""
 
     GaugeMetricFamily = _Gauge
 

@@ -17,7 +17,7 @@ from ..history.objectives import WINDOWS
 
 
 class Thresholds(Struct, frozen=True, kw_only=True):
-    """The values above which alerts fire. `errors` is a share; durations are in seconds."""
+    """The values above which alerts fire. `errors` is a share of runs; durations are in seconds."""
 
     waiting: float = 5000
     dead: float = 100
@@ -32,7 +32,7 @@ class Thresholds(Struct, frozen=True, kw_only=True):
 
 
 class Alerting(NamedTuple):
-    """An alerting rule: name, expression, how long it must hold, severity, summary and description."""
+    """An alerting rule: name, expression, how long that must hold, severity, summary and description."""
 
     name: str
     expr: str
@@ -56,7 +56,7 @@ RECORDED = (
         "histogram_quantile(0.95, sum by (queue, task, le) (rate(redrive_run_seconds_bucket[15m])))",
     ),
 )
-RUNS_MIN = 20  # runs in 15 minutes; with fewer, a share means little
+RUNS_MIN = 20  # the least runs in 15 minutes for an error rate; with fewer, a share means little
 _NOT_PAUSED = "unless on (queue) max by (queue) (redrive_queue_paused) == 1"
 
 
@@ -154,7 +154,7 @@ def alerting(of: Thresholds) -> Iterator[Alerting]:
 
 
 def _burning() -> Iterator[Alerting]:
-    """Yield the alerts on the error budgets of objectives: a long and a short window for each threshold."""
+    """Yield the alerting rules on the error budgets of objectives: a long and a short window for each threshold."""
     burn = 'max by (kind, name) (redrive_slo_burn_rate{{window="{}"}}) >= {:g}'
     for severity in ("page", "ticket"):
         pairs = [
@@ -169,7 +169,7 @@ def _burning() -> Iterator[Alerting]:
         )  # fmt: skip
 
 
-# The web page about the subject of an alert: the first part of its path.
+# By alert, the web page about its subject: the first part of the page's path.
 PAGES = {
     "RedriveDeadLettersGrowing": "groups", "RedriveDeadLetters": "groups", "RedriveErrorRate": "groups",
     "RedriveRetryStorm": "groups", "RedriveNoWorkers": "workers", "RedriveWorkerStuck": "workers",
@@ -182,8 +182,8 @@ PAGES = {
 
 
 def prometheus_rules(of: Thresholds, runbooks: str | None = None, pages: str | None = None) -> str:
-    """Return the rules as YAML. `runbooks` is the address of the runbook pages, as in the setting `runbook_url`;
-    `pages` that of the web pages, as in `web_url` (None: alerts do not link to them)."""
+    """Return the rules with these thresholds as YAML. `runbooks` is the address of the runbook pages, as in the setting
+    `runbook_url`; `pages` that of the web pages, as in `web_url` (None: alerts do not link to them)."""
     lines = ["groups:", "  - name: redrive-recording", "    rules:"]
     for name, expr in RECORDED:
         lines += [f"      - record: {name}", f"        expr: {json.dumps(expr)}"]

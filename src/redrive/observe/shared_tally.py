@@ -56,7 +56,7 @@ class SharedCounting:
             self.write()  # the process may end before the thread writes again
 
     def write(self) -> None:
-        """Write the counts. After an error the next write includes them; work continues."""
+        """Write the counts to the file. After an error, work continues, and the next write includes these counts."""
         with self._writing, contextlib.suppress(OSError):
             new = self._path.with_suffix(".new")
             counted = _encode({name: list(of.items()) for name, of in self._counting.copy().items()})
@@ -64,7 +64,7 @@ class SharedCounting:
             new.replace(self._path)
 
     def close(self) -> None:
-        """Release the file for another process. The end of the process does so, too."""
+        """Stop writing, and release the file for another process. The end of this process releases it, too."""
         self._closed.set()
         self._changed.set()
         self._thread.join()
@@ -88,7 +88,7 @@ def share(app: Registry, directory: Path) -> None:
 
 
 def read(directory: Path) -> MetricSeries:
-    """The sum of the counts of all processes that share `directory`; empty if it does not exist."""
+    """Return the sum of the counts of all processes that share `directory`; empty if it does not exist."""
     total = empty()
     for path in directory.glob("*.json"):
         merge(total, _read(path))
@@ -96,7 +96,7 @@ def read(directory: Path) -> MetricSeries:
 
 
 def _read(path: Path) -> MetricSeries:
-    """Read the counts in a file; none if it does not exist yet, or was truncated by a power failure."""
+    """Return the counts in a file; none if it does not exist yet, or was truncated by a power failure."""
     try:
         return {name: dict(of) for name, of in _decode(read_regular(path)).items()}
     except (OSError, *UNREADABLE):
@@ -104,7 +104,8 @@ def _read(path: Path) -> MetricSeries:
 
 
 def _take(directory: Path) -> tuple[Path, int]:
-    """Lock the first file that no living process uses; return it and the lock, to hold until this process ends."""
+    """Lock the first file of the directory that no living process uses; return its path, and the lock to hold until
+    this process ends."""
     for number in range(PROCESSES_MAX):
         try:
             lock = open_file(directory / f"{number}.lock", os.O_RDWR | os.O_CREAT, shared=is_shared())

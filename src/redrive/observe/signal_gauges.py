@@ -21,23 +21,24 @@ from .wanted import read_wanted
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily, Metric
 
-AHEAD_MS = 600_000  # messages due within this time count as upcoming
+AHEAD_MS = 600_000  # ms: messages that become due within this time count as upcoming
 AHEAD = "10m"
 
 
 class QueueSignals(Struct, frozen=True, kw_only=True):
-    """Upcoming messages, objectives and wanted workers of a store; empty if the store does not keep them."""
+    """Upcoming messages, objectives, late schedules and wanted workers of a store; empty if the store does not keep
+    them."""
 
-    upcoming: Mapping[tuple[str, str], int] = {}  # by queue and kind, first or retry
+    upcoming: Mapping[tuple[str, str], int] = {}  # messages by (queue, kind): first or retry
     objectives: Sequence[SloStatus] = ()
     late_s: Mapping[str, float] = {}  # by schedule
-    wanted: Mapping[str, int] = {}  # workers by queue
+    wanted: Mapping[str, int] = {}  # number of wanted workers by queue
 
 
 def read_signals(
     store: Store, app: Registry | None, counts: Mapping[str, Counts], workers: Sequence[WorkerInfo]
 ) -> QueueSignals:
-    """Read the current values. Raises StoreError."""
+    """Read the signals of all queues now. Raises StoreError."""
     keeps = store.traits.cells
     return QueueSignals(
         upcoming=_upcoming(store, counts),
@@ -58,7 +59,7 @@ def _upcoming(store: Store, counts: Mapping[str, Counts]) -> dict[tuple[str, str
 
 
 def gauges(signals: QueueSignals, family: type[GaugeMetricFamily], label: Callable[[str], str]) -> Iterator[Metric]:
-    """Yield the values as families of prometheus_client; `label` makes a name harmless."""
+    """Yield the signals as families of prometheus_client; `label` makes a name safe for a label."""
     ahead = family(
         "redrive_queue_upcoming_messages", "Scheduled messages that come due soon.", labels=("queue", "kind", "within")
     )

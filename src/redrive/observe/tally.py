@@ -18,12 +18,12 @@ from ..fault import Kind
 from ..registry import Registry
 
 Labels = tuple[str, ...]
-Numbers = list[float]  # of a counter: [n]; of a histogram: counts by bucket, the last unbounded, and the sum
-MetricSeries = dict[str, dict[Labels, Numbers]]  # by metric, by label values
+Numbers = list[float]  # of a counter: [n]; of a histogram: the count of each bucket, the last unbounded, and the sum
+MetricSeries = dict[str, dict[Labels, Numbers]]  # by metric, then by the values of its labels
 
 
 class Shape(NamedTuple):
-    """A metric: name, description, labels, and the upper bounds of a histogram's buckets, empty for a counter."""
+    """A metric: name, description, labels, and the upper bounds of a histogram's buckets (empty for a counter)."""
 
     name: str
     help: str
@@ -31,15 +31,15 @@ class Shape(NamedTuple):
     bounds: tuple[float, ...] = ()
 
 
-# From 1 ms (a no-op) over 5 min (a task's default timeout) to an hour.
+# From 1 ms (a handler that does nothing) over 5 min (a task's default timeout) to an hour.
 RUN_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 # From 10 ms (an idle worker) to 24 h (the default policy gives up). 30 s is a usual objective.
 DONE_S = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0)
 # From sub-second backoffs over the caps of presets (10 s to 10 min) and the default policy (1 h) to the longest
 # Retry-After (6 h).
 DELAY_S = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 21600.0)
-# Exact to the fifth, as most messages succeed by then; then up to the limits of the default policy (25) and of the most
-# patient preset (50).
+# Each number up to five, as most messages succeed by then; then up to the limits of the default policy (25) and of the
+# most patient preset (50).
 ATTEMPTS = (1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 25.0, 50.0)
 
 _OF = ("queue", "task")
@@ -121,13 +121,13 @@ CAUSES = frozenset(("signal", "exit", "hung", "timeout", "memory", "lease"))
 UNKNOWN = "unknown"
 DEFERRED_BY = frozenset(("breaker", "cool-down", "ramp", "budget", "limit", "concurrency", "idempotency"))
 KINDS = frozenset(kind.value for kind in Kind)
-OTHER = "(other)"  # the label value for unregistered tasks, and for reasons of an override
+OTHER = "(other)"  # the label of all unregistered tasks, and of reasons that an override returns
 _ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
-_AT_ONCE = ("done", "retry", "dead")  # their series begin at 0, so that rate() sees the first event
+_AT_ONCE = ("done", "retry", "dead")  # outcomes whose series begin at 0, so that rate() sees the first event
 
 
 class _Bound(Struct):
-    """The numbers to which an event of one queue, task and outcome adds."""
+    """The numbers to which events of one queue, task and outcome are added."""
 
     labels: Labels
     total: Numbers
@@ -139,8 +139,8 @@ class _Bound(Struct):
 
 
 class EventCounter:
-    """An observer that counts. `tasks`: the names that labels may contain; other tasks count as `(other)`. `put`
-    returns the number of messages this process has put, by queue and task."""
+    """An observer that counts events. `tasks` has the names that labels may contain; other tasks count as `(other)`.
+    `put` returns how many messages this process has put, by queue and task."""
 
     def __init__(self, tasks: Mapping[str, object], put: Callable[[], Mapping[Labels, int]] = dict) -> None:
         self._tasks, self._put = tasks, put
@@ -161,7 +161,7 @@ class EventCounter:
                         self._add(ISOLATED, (), event.count)
 
     def expect(self, tasks: Iterable[Labels]) -> None:
-        """Begin the series of these (queue, task) pairs at 0."""
+        """Begin the series of these (queue, task) pairs at 0, if there are none."""
         with self._lock:
             for queue, task in tasks:
                 for outcome in _AT_ONCE:
@@ -169,18 +169,16 @@ class EventCounter:
             self._numbers(ISOLATED, ())
 
     def copy(self) -> MetricSeries:
-        """Return a copy of the current counts."""
+        """Return a copy of the counts, with the messages put."""
         with self._lock:
             series = {name: {labels: list(n) for labels, n in of.items()} for name, of in self._series.items()}
         merge(series, {ENQUEUED.name: {labels: [count] for labels, count in self._put().items()}})
         return series
 
     def add(self, series: MetricSeries) -> None:
-        """Add the counts of a previous process, to continue them."""
+        """Add the counts of an earlier process, so that counters continue from them."""
         with self._lock:
             merge(self._series, series)
-
-    # -- with the lock held; once per message, so lean
 
     def _count(self, event: DeliveryEvent) -> None:
         bound = self._bound.get((event.queue, event.task, event.outcome))
@@ -237,7 +235,7 @@ class EventCounter:
             self._numbers(DONE, (*of, "false")) if done else None,
             self._numbers(DONE, (*of, "true")) if done else None,
         )
-        if known:  # senders choose unknown names, which would grow the dict without bound
+        if known:  # other programs choose unknown names, which would grow the dict without bound
             self._bound[queue, task, outcome] = bound
         return bound
 
@@ -253,7 +251,7 @@ class EventCounter:
 
 
 def put_by(app: Registry) -> Mapping[Labels, int]:
-    """Return the number of messages that this process has put, by queue and task; empty without a history."""
+    """Return how many messages this process has put for the app, by queue and task; empty without a history."""
     return {} if app.flusher is None else {(*name,): count for name, count in app.flusher.recorder.put_in_all().items()}
 
 
@@ -262,12 +260,13 @@ def empty() -> MetricSeries:
 
 
 def zeros(shape: Shape) -> Numbers:
-    """Return the numbers of a new series."""
+    """Return the numbers of a new series of this metric."""
     return [0] * (len(shape.bounds) + 2) if shape.bounds else [0]
 
 
 def merge(into: MetricSeries, more: MetricSeries) -> None:
-    """Add `more` to `into`. Leaves out series of another shape, which another version of this program wrote."""
+    """Add the counts of `more` to those of `into`, except series of another shape, which another version of this
+    program wrote."""
     for shape in SHAPES:
         size = len(zeros(shape))
         for labels, numbers in more.get(shape.name, {}).items():

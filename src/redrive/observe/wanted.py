@@ -16,14 +16,14 @@ from ..presence import WorkerInfo
 from ..registry import DEFAULT_CONCURRENCY, Registry
 from ..store import Store
 
-WINDOW_MS = 15 * MINUTE_MS  # over which the arrival rate and the service time are measured
-CATCH_UP_S = 60.0  # within this time the workers should process the due messages
+WINDOW_MS = 15 * MINUTE_MS  # ms over which the arrival rate and the service time are measured
+CATCH_UP_S = 60.0  # seconds in which the wanted workers process the messages that are due now
 _RAN = frozenset(outcome_key(outcome, band) for outcome in ("done", "retry", "dead", "crashed") for band in range(6))
 
 
 class Load(Struct, frozen=True, kw_only=True):
     """The load of a queue: `arrivals_per_s`, new messages and retries; `service_s`, the mean time of a run; `due`, the
-    due messages; `concurrency`, how many one worker runs at once."""
+    number of due messages; `concurrency`, how many messages one worker runs at once."""
 
     arrivals_per_s: float
     service_s: float
@@ -49,7 +49,8 @@ def wanted_workers(load: Load, catch_up_s: float = CATCH_UP_S) -> int:
 def read_wanted(
     store: Store, app: Registry | None, counts: Mapping[str, Counts], workers: Sequence[WorkerInfo]
 ) -> dict[str, int]:
-    """Return the wanted workers of each queue with messages or with activity since yesterday. Raises StoreError."""
+    """Return how many workers each queue wants that has messages, or had activity since yesterday. Raises
+    StoreError."""
     now_ms = store.now_ms()
     names = [name for name, day in read_names(store).items() if now_ms // 86_400_000 - day <= 1]
     wanted: dict[str, int] = {}
@@ -76,7 +77,8 @@ def read_wanted(
 
 
 def _concurrency(queue: str, app: Registry | None, workers: Sequence[WorkerInfo]) -> int:
-    """Return how many messages of the queue one worker runs at once: as workers report, or as the app declares."""
+    """Return how many messages of the queue one worker runs at once: as living workers report, or else as the app
+    declares."""
     limits = [each.concurrency for info in workers if not info.gone for each in info.queues if each.name == queue]
     if limits:
         return max(limits)
@@ -84,4 +86,4 @@ def _concurrency(queue: str, app: Registry | None, workers: Sequence[WorkerInfo]
     return DEFAULT_CONCURRENCY if declared is None else declared.concurrency
 
 
-assert WINDOW_MS % FIVES.slot_ms == 0  # the histograms of the window are whole slots
+assert WINDOW_MS % FIVES.slot_ms == 0  # so that the window consists of whole slots of the histograms

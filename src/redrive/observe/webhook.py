@@ -20,8 +20,8 @@ from ..redact import in_json
 from ..registry import Registry
 from .alerts import NAMES, Alert, NotSent, Watch
 
-TIMEOUT_S = 5.0  # seconds to connect, and between two bytes of the response
-PAUSES_S = (0.5, 2.0)  # seconds between tries
+TIMEOUT_S = 5.0  # seconds to connect, and between two bytes of the answer
+PAUSES_S = (0.5, 2.0)  # seconds between the tries of a post
 _TRY_AGAIN = (408, 425, 429)
 
 
@@ -55,7 +55,7 @@ class Webhook:
             time.sleep(pause_s)
 
     def _post(self, body: bytes) -> tuple[str | None, bool]:
-        """Post once; return why it was not accepted (None: it was), and whether a retry may help."""
+        """Post once; return why the alert was not accepted (None: it was), and True if another try may help."""
         request = urllib.request.Request(self._url, body, self._headers, method="POST")
         try:
             with self._opener.open(request, timeout=self._timeout_s):
@@ -66,24 +66,25 @@ class Webhook:
         except (OSError, http.client.HTTPException, ssl.SSLError) as error:
             reason = getattr(error, "reason", error)
             return f"did not answer: {type(reason).__name__}", True
-        except ValueError as error:  # the URL is invalid
+        except ValueError as error:  # raised if the URL is invalid
             return f"cannot be called: {type(error).__name__}", False
 
 
 def notify(app: Registry, url: str, every_s: float, app_spec: str | None = None) -> Watch:
-    """Post the alerts about the app's workers to `url`, one per subject in `every_s`."""
+    """Post the alerts about the app's workers to `url`, at most one per subject in `every_s` seconds."""
     watch = Watch(app, NAMES, Webhook(url), channel=channel_of(url), every_ms=round(every_s * 1000), app_spec=app_spec)
     app.subscribe(watch)
     return watch
 
 
 def channel_of(url: str) -> str:
-    """Return the channel of a webhook: the same in every process, and without its URL, which is a secret."""
+    """Return the channel for alerts to this webhook: the same in every process, and without the URL, which is
+    a secret."""
     return f"webhook-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 
 class _RefuseRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirects: a POST would become a GET elsewhere."""
+    """Refuses to follow redirects, as a POST would become a GET elsewhere."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None

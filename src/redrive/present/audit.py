@@ -9,7 +9,7 @@ from .formats import timestamp
 
 
 def entry_record(entry: Entry) -> dict[str, Any]:
-    """Return an entry of the audit log as a row."""
+    """Return an entry of the audit log as a record."""
     return {
         "at": timestamp(entry.at_ms),
         "actor": entry.actor,
@@ -24,6 +24,6 @@ def entry_record(entry: Entry) -> dict[str, Any]:
 
 
 def entry_text(entry: dict[str, Any]) -> str:
-    """Return the record of an entry as text."""
+    """Return the record of an audit entry as one line of text."""
     text = f" {entry['text']!r}" if entry["text"] and entry["action"] in ("rule", "own") else ""
     return f"{entry['action']}{text} by {entry['claimed'] or entry['actor']}: {entry['reason']}"

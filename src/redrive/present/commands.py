@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import click
 
-CALLED = "redrive.called"  # key in a click context: the command's path, kept after its own context is closed
-AT = "redrive.at"  # key in a click context: the flags that named app and store, for next commands
-TYPED_MAX = 1000  # characters of a command line that a failure repeats
+CALLED = "redrive.called"  # key in a click context for the command's path, kept after its context is closed
+AT = "redrive.at"  # the key in a click context for the flags that named app and store, which next commands repeat
+TYPED_MAX = 1000  # the most characters of a command line that a failure repeats
 
 
 def program() -> str:
@@ -26,20 +26,21 @@ def command() -> str:
 
 
 def onward(words: str) -> str:
-    """Return a next command with the --app and --url of this one, unless `words` name that app already."""
+    """Return the command with these words, and with the --app and --url of the running one unless `words`
+    name the app."""
     at = _at()
     app = at.partition(" --app ")[2].partition(" ")[0]
     return f"{program()} {words}{at.replace(f' --app {app}', '') if app in words.split() else at}"
 
 
 def again(words: str) -> str:
-    """Return the running command with other arguments, and the same --app and --url."""
+    """Return the running command with these words as its arguments, and the same --app and --url."""
     return f"{command()} {words}{_at()}"
 
 
 def corrected(old: str, new: str, field: str = "") -> str:
-    """Return the command line with `new` in place of `old`: a word, the value of an `--option=`, or of that field of a
-    selector. Returns the command's help if `old` is not there exactly once."""
+    """Return the typed command line with `new` in place of `old`: a word, the value of an `--option=`, or of that field
+    of a selector. Returns the command's help if `old` does not occur there exactly once."""
     words = _words()
     fixed = [_replaced(word, old, new, field) for word in words]
     if sum(a != b for a, b in zip(words, fixed, strict=True)) != 1 or len(shlex.join(fixed)) > TYPED_MAX:
@@ -57,9 +58,9 @@ def _replaced(word: str, old: str, new: str, field: str) -> str:
 
 
 def completed(*more: str) -> str:
-    """Return the command line with more words at its end; the command's help if that is very long."""
+    """Return the typed command line with more words at its end; the command's help if that is very long."""
     words = list(_words())
-    at = words.index("--") if "--" in words else len(words)  # before a `--`, after which words are no options
+    at = words.index("--") if "--" in words else len(words)  # before a `--`, as words after it are not options
     words[at:at] = more
     return f"{program()} {shlex.join(words)}" if len(shlex.join(words)) <= TYPED_MAX else f"{command()} --help"
 
@@ -76,10 +77,11 @@ def _at() -> str:
 
 
 def typed(*words: str) -> str:
-    """Quote the words of a command for a shell."""
+    """Return words of a command quoted for a shell."""
     return shlex.join(words)
 
 
 def as_module(file: str) -> str:
-    """Return the module name of a file as people type it: shop.py, ./shop.py or web/shop.py."""
+    """Return the module name of a file that a person typed: shop.py, ./shop.py or web/shop.py. Other names stay as they
+    are."""
     return file.removesuffix(".py").removeprefix("./").replace("/", ".") if file.endswith(".py") else file

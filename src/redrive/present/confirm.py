@@ -10,7 +10,7 @@ def needs_number(count: int) -> bool:
 
 
 def is_number(typed: str, count: int) -> bool:
-    """Return whether a person typed this number; commas and spaces within it are allowed.
+    """Return True if a person typed this number; commas and spaces within it are allowed.
 
     >>> is_number("1,200", 1200), is_number("12", 1200)
     (True, False)

@@ -18,7 +18,7 @@ from .messages import message_record, moment_record, running_record
 
 
 class WholeMessage(NamedTuple):
-    """A message as a record, and what its fields `held` and `timeline` are made of."""
+    """A message as a record, with the holds and the moments from which its fields `held` and `timeline` are made."""
 
     record: dict[str, Any]
     holds: Sequence[Hold]
@@ -28,7 +28,7 @@ class WholeMessage(NamedTuple):
 def message_detail(
     store: Store, app: Registry | None, message: Message, now_ms: int, lead: Callable[[str], str] = onward
 ) -> WholeMessage:
-    """Return all that is known of a message. `lead` as for `hold_record`. Raises StoreError."""
+    """Return all that the store knows of a message. `lead` is that of `hold_record`. Raises StoreError."""
     try:
         holds = Reasons(store, app).of(message)
     except Unsupported:

@@ -15,8 +15,8 @@ from .commands import as_module, command, completed, corrected, program
 
 DONE, FAILED, USAGE, UNREACHABLE, REFUSED, PARTIAL = 0, 1, 2, 3, 4, 5
 TIMED_OUT, INTERRUPTED, BROKEN_PIPE = 124, 130, 141
-FIELDS_BESIDE = {"PRESET": "--task"}  # by argument: the option for another kind of value that people give for it
-REASON = "CRM-77: why you do it"  # the placeholder in a command line that lacks a reason
+FIELDS_BESIDE = {"PRESET": "--task"}  # by argument: the option for what people give instead of the argument's own value
+REASON = "CRM-77: why you do it"  # the placeholder for a reason in a suggested command line
 _EXTRAS = {
     "httpx": "http",
     "psycopg": "postgres",
@@ -36,12 +36,12 @@ class Failure(click.ClickException):
     def __init__(self, what: str, why: str, next: str, code: int = FAILED) -> None:
         super().__init__(what)
         self.what, self.why, self.next = what, why, next
-        self.traceback = ""  # of an unexpected error, if REDRIVE_TRACEBACK is set
+        self.traceback = ""  # the traceback of an unexpected error, if REDRIVE_TRACEBACK is set
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance too
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return the failure for any exception that ended a command."""
+    """Return the failure that reports an exception which ended a command."""
     if isinstance(error, Failure):
         return error
     if isinstance(error, click.UsageError):
@@ -78,7 +78,7 @@ def _usage(error: click.UsageError) -> Failure:
 
 
 def _range(described: str) -> str:
-    """Return a range in words; click writes x>=1 or 0<=x<=3."""
+    """Return in words the range that click describes as x>=1 or 0<=x<=3."""
     low, _, high = described.partition("x")
     low, high = low.rstrip("<="), high.lstrip("<=")
     if high.startswith(">="):
@@ -87,7 +87,8 @@ def _range(described: str) -> str:
 
 
 def _with_unit(what: str) -> str | None:
-    """Return the command line with seconds, if a duration has no unit; else None."""
+    """Return the typed command line with an `s` after the duration, if `what` says that its unit is missing;
+    else None."""
     match = re.search("'([0-9.]+)' is refused: text needs a unit", what)
     return corrected(match[1], f"{match[1]}s") if match else None
 
@@ -111,7 +112,7 @@ def _nearest(word: str, known: Sequence[str]) -> str | None:
 
 
 def _ours(error: Exception) -> Failure | None:
-    """Return the failure of an error of redrive, by what the caller can do; None for other errors."""
+    """Return the failure that reports an error of redrive, by what the user can do; None for other errors."""
     from ..config import NotTrusted
     from ..errors import (
         ConfigError,
@@ -167,7 +168,8 @@ def _mend_schema(text: str) -> str:
 
 
 def _mend(what: str) -> str | None:
-    """Return the command that fixes a rejected setting, whose place begins the message."""
+    """Return the command that fixes a rejected setting, whose place is at the beginning of `what`; None if there is
+    none."""
     if what.startswith("--app = ") and "MODULE:APP" in what:
         given = what.partition("'")[2].partition("'")[0]
         return corrected(given, f"{as_module(given)}:app")

@@ -9,16 +9,16 @@ import msgspec
 from ..duration import rfc3339, show
 from ..redact import redact
 
-DASH = "–"  # for unknown and absent values
+DASH = "–"  # stands for an unknown or absent value
 
 
 def timestamp(ms: int | None) -> str | None:
-    """Return a time as RFC 3339 in UTC; None for None."""
+    """Return a time in ms as RFC 3339 in UTC; None for None."""
     return None if ms is None else rfc3339(ms)
 
 
 def number(value: float | None) -> str:
-    """A count or a rate.
+    """Return a count or a rate as text.
 
     >>> number(1234567), number(0.256), number(None), number(3.0)
     ('1,234,567', '0.256', '–', '3')
@@ -29,7 +29,7 @@ def number(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A share of one, in percent; with two decimals near 100 %, as 99.95 is not 100.
+    """Return a share of one in percent; with two decimals near 100 %, as 99.95 is not 100.
 
     >>> share(0.5), share(0.1234), share(0.0004), share(0.9996), share(12.5), share(None)
     ('50%', '12.3%', '0.04%', '99.96%', '1,250%', '–')
@@ -43,7 +43,7 @@ def share(value: float | None) -> str:
 
 
 def milliseconds(value: float | None) -> str:
-    """A duration that was measured in milliseconds.
+    """Return a duration that was measured in milliseconds as text.
 
     >>> milliseconds(12.4), milliseconds(61_000), milliseconds(-90_000), milliseconds(None)
     ('12.4ms', '1m1s', '-1m30s', '–')
@@ -56,7 +56,7 @@ def milliseconds(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A duration, to a tenth of a second below ten seconds, and to the second above.
+    """Return a duration in seconds as text: to a tenth of a second below ten seconds, and to the second above.
 
     >>> seconds(0), seconds(2.14), seconds(61.4), seconds(None)
     ('0s', '2.1s', '1m1s', '–')
@@ -65,7 +65,7 @@ def seconds(value: float | None) -> str:
 
 
 def size(count: int | None) -> str:
-    """A number of bytes.
+    """Return a number of bytes as text.
 
     >>> size(2047), size(4096), size(5 * 2**20), size(None)
     ('2,047 B', '4 KiB', '5 MiB', '–')
@@ -78,7 +78,7 @@ def size(count: int | None) -> str:
 
 
 def listed(counts: Mapping[str, int], most: int | None = None) -> str:
-    """Counts by name; beyond the first `most` it says how many more there are.
+    """Return counts by name as text; beyond the first `most` it only says how many more there are.
 
     >>> listed({"crm": 1200, "mail": 3}), listed({"a": 1, "b": 2, "c": 3}, 1)
     ('crm 1,200, mail 3', 'a 1 and 2 more')

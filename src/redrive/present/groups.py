@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def auto_redrive_record(auto: AutoRedrive) -> dict[str, Any]:
-    """Return the parameters of automatic redrives as a record."""
+    """Return the parameters of automatic redrives as a record, except their rate and jitter."""
     return {
         "base": show(auto.base),
         "factor": auto.factor,
@@ -35,7 +35,7 @@ def pace_record(auto: AutoRedrive) -> dict[str, Any]:
 def group_records(
     groups: Sequence[FailureGroup], annotations: Mapping[str, Annotation], now_ms: int
 ) -> list[dict[str, Any]]:
-    """Return groups with their annotations as records; `annotations` by fingerprint."""
+    """Return failure groups as records, with their annotations, which are given by fingerprint."""
     return [
         task_group_record(group) | annotation_record(annotations.get(group.fingerprint, NOTHING), now_ms)
         for group in groups
@@ -43,7 +43,7 @@ def group_records(
 
 
 def task_group_record(group: FailureGroup) -> dict[str, Any]:
-    """Return a group's messages of one task as a record, without annotations."""
+    """Return a failure group's messages of one task as a record, without annotations."""
     return {
         "fingerprint": group.fingerprint,
         "task": group.task,
@@ -60,7 +60,7 @@ def task_group_record(group: FailureGroup) -> dict[str, Any]:
 
 
 def annotation_record(about: Annotation, now_ms: int) -> dict[str, Any]:
-    """Return the annotations of a group as a record."""
+    """Return the annotations of a failure group as a record."""
     standing = about.rule
     return {
         "note": about.note or None,

@@ -14,7 +14,7 @@ _HISTOGRAMS = ("run", "wait", "first_try", "after_retries", "retry_delay")
 
 
 def tally_row(tally: Tally) -> dict[str, Any]:
-    """Return the counts of a span of time as a row."""
+    """Return the most important counts and durations of a span of time as a row."""
     return {
         "enqueued": tally.enqueued,
         "done": tally.done,
@@ -27,7 +27,7 @@ def tally_row(tally: Tally) -> dict[str, Any]:
 
 
 def tally_record(tally: Tally) -> dict[str, Any]:
-    """Return all counts as a record, with percentiles in ms."""
+    """Return all counts of a span of time as a record, with percentiles in ms."""
     counts = {name: value for name, value in msgspec.to_builtins(tally).items() if name not in _HISTOGRAMS}
     counts["deferrals"] = {why: {"count": n, "ms": long_ms} for why, (n, long_ms) in tally.deferrals.items()}
     return {

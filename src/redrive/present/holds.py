@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def hold_record(hold: Hold, lead: Callable[[str], str] = onward) -> dict[str, Any]:
-    """Return a hold as a record. `lead` turns the words of its next command into the whole command."""
+    """Return a hold as a record. `lead` returns the whole command for the words of the hold's next command."""
     return {
         "kind": hold.kind,
         "by": hold.by,
@@ -27,5 +27,5 @@ def hold_record(hold: Hold, lead: Callable[[str], str] = onward) -> dict[str, An
 
 
 def holds_text(holds: Iterable[Hold], now_ms: int) -> str:
-    """Return the holds as one line; empty without any."""
+    """Return holds as one line; empty if there are none."""
     return "; also ".join(hold.line(now_ms) for hold in holds)

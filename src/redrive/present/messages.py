@@ -27,7 +27,7 @@ _STARTED = re.compile(r"; started: [0-9a-f-]+(?:, [0-9a-f-]+)*(?: and \d+ more)?
 
 
 def body_json(body: bytes) -> Any:
-    """Return a body or checkpoint as JSON: itself if it is JSON, `{"encrypted": KEY}` if it could not be decrypted,
+    """Return a body or checkpoint as JSON: as it is if it is JSON, `{"encrypted": KEY}` if it could not be decrypted,
     else `{"base64": …}`."""
     if (key := key_of(body)) is not None:
         return {"encrypted": key}
@@ -36,11 +36,11 @@ def body_json(body: bytes) -> Any:
         body.decode()
     except (ValueError, RecursionError):
         return {"base64": base64.b64encode(body).decode()}
-    return msgspec.Raw(body)  # not decoded, so that long numbers and repeated keys are kept
+    return msgspec.Raw(body)  # not decoded, so that long numbers and repeated keys are preserved
 
 
 def message_row(message: Message, now_ms: int) -> dict[str, Any]:
-    """Return a message as a row."""
+    """Return the fields of a message that lists show, as a row."""
     return {
         "id": message.id,
         "task": message.task,
@@ -56,7 +56,7 @@ def message_row(message: Message, now_ms: int) -> dict[str, Any]:
 
 
 def running_record(run: Running | None, now_ms: int) -> dict[str, Any] | None:
-    """Return where a message runs; None if no living worker reports it."""
+    """Return where and since when a message runs, as a record; None if no living worker reports that."""
     if run is None:
         return None
     return {
@@ -72,7 +72,7 @@ def running_record(run: Running | None, now_ms: int) -> dict[str, Any] | None:
 
 
 def body_size(message: Message) -> dict[str, Any]:
-    """Return the size of the body and its place: inline, or the blob."""
+    """Return the encoding, size and place of a message's body: inline, or in a blob."""
     if message.content == BLOB:
         with contextlib.suppress(Unreadable):
             reference = read_reference(message.body)
@@ -81,7 +81,7 @@ def body_size(message: Message) -> dict[str, Any]:
 
 
 def message_record(message: Message, now_ms: int) -> dict[str, Any]:
-    """Return all fields of a message, with the reference if its body is in a blob."""
+    """Return all fields of a message as a record; if the body is in a blob, with the reference to it."""
     if message.content == ABSENT:
         return _recorded(message, now_ms)
     return {
@@ -115,13 +115,13 @@ def message_record(message: Message, now_ms: int) -> dict[str, Any]:
 
 
 def _damage(message: Message) -> dict[str, Any]:
-    """Return why the row cannot be read, and the row itself; empty for an intact one."""
+    """Return why the message's row cannot be read, and the row itself; an empty record for an intact message."""
     damage = message.damage
     return {} if damage is None else {"damage": damage.why, "row": dict(damage.raw)}
 
 
 def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
-    """Return the fields of an unreadable message, as far as its record has them."""
+    """Return the fields of a message whose body the store cannot read, as far as its record has them."""
     ended = message.lane is Lane.DONE
     return {
         **message_row(message, now_ms),
@@ -141,9 +141,10 @@ def _recorded(message: Message, now_ms: int) -> dict[str, Any]:
 
 
 def deferral_record(message: Message) -> dict[str, Any] | None:
-    """Return why flow control defers the message, by which dependency, queue or task, and until when; else None."""
+    """Return why flow control defers the message, by which dependency, queue or task, and until when; None if it does
+    not."""
     held = message.deferral
-    if held is None or message.lane is not Lane.READY:  # a claimed message still has its last deferral
+    if held is None or message.lane is not Lane.READY:  # a claimed message still has the deferral of before
         return None
     return {"why": held.why, "by": held.by or None, "until": timestamp(message.due_ms)}
 
@@ -166,7 +167,8 @@ def fault_record(fault: Fault) -> dict[str, Any]:
 
 
 def moment_record(moment: Moment) -> dict[str, Any]:
-    """Return an event of a timeline as a record: an attempt with its fault, an action, or the end of the message."""
+    """Return one moment of a timeline as a record: an attempt with its fault, an action of a person, or the message's
+    end."""
     fault, entry = moment.fault, moment.entry
     return {
         "at": timestamp(moment.at_ms),
@@ -184,7 +186,7 @@ def moment_record(moment: Moment) -> dict[str, Any]:
 
 
 def crash_text(text: str) -> str:
-    """Return the text of a crash without the ids of other started messages, which are in the details.
+    """Return the text of a crash without the ids of the other started messages, which the details list.
 
     >>> crash_text("killed by SIGSEGV; 2 messages had been started in its process; started: 0199-a, 0199-b and 3 more")
     'killed by SIGSEGV; 2 messages had been started in its process'
@@ -193,8 +195,8 @@ def crash_text(text: str) -> str:
 
 
 def moment_text(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = None) -> str:
-    """Return an event of a timeline as text, without its time. If its fault equals `known`, which the reader has just
-    seen, the error is not repeated."""
+    """Return a moment's record as text, without its time. If its fault equals `known`, which the reader has just seen,
+    the error is not repeated."""
     parts = [moment["what"]]
     if moment["kind"] is not None:
         parts[0] += f" on {moment['worker']}" if moment["worker"] else ""
@@ -211,7 +213,7 @@ def moment_text(moment: Mapping[str, Any], *, known: Mapping[str, Any] | None = 
 
 
 def dead_message_row(message: Message, now_ms: int) -> dict[str, Any]:
-    """Return a dead message as a row, with its last fault."""
+    """Return a dead message with its last fault as a row."""
     last = message.faults[-1] if message.faults else None
     return {
         **message_row(message, now_ms),

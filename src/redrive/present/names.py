@@ -10,23 +10,24 @@ from ..registry import Registry
 from ..store import Store
 from ..triage.select.terms import ARGS, FIELDS, REASONS, exactly
 
-NAMES_MAX = 200  # of each kind
-PLANS_MAX = 20  # each plan takes a read
+NAMES_MAX = 200  # the most names of each kind
+PLANS_MAX = 20  # the most plans, as each takes a read
 NamedThing = tuple[str, str]  # a name, and its description
 _TIMES = ("failed:<1h", "failed:<6h", "failed:<24h", "failed:>7d")
 
 
 def queue_names(store: Store, app: Registry | None) -> list[str]:
-    """Return the queues with messages, and those that the app declares. Empty if the store cannot list its own: then no
-    name is known to be wrong."""
+    """Return the names of queues with messages, and of those that the app declares. Empty if the store cannot list its
+    queues, as then no name can be called wrong."""
     try:
         return sorted({*store.queues(), *(() if app is None else app.queue_names)})
-    except ConfigError:  # SQS denies listing them
+    except ConfigError:  # SQS does not allow listing queues
         return []
 
 
 def declared_names(kind: str, app: Registry) -> Iterator[NamedThing]:
-    """Yield the app's names of a kind: queues, tasks, dependencies, schedules; nothing for others."""
+    """Yield the names of a kind that the app declares: queues, tasks, dependencies or schedules; none of
+    other kinds."""
     named: Mapping[str, Iterable[str]] = {
         "queues": sorted(app.queue_names),
         "tasks": sorted(app.tasks),
@@ -37,7 +38,8 @@ def declared_names(kind: str, app: Registry) -> Iterator[NamedThing]:
 
 
 def stored_names(kind: str, store: Store) -> Iterator[NamedThing]:
-    """Yield the store's names of a kind: queues, failures, plans, runs; nothing for others. Raises StoreError."""
+    """Yield the names of a kind that the store has: queues, failures, plans or runs; none of other kinds. Raises
+    StoreError."""
     from ..triage.redrive.records import read_plan, recent_plans
     from ..triage.redrive.run import views
 
@@ -58,7 +60,7 @@ def stored_names(kind: str, store: Store) -> Iterator[NamedThing]:
 
 
 def selector_terms(queues: Iterable[str], tasks: Iterable[str], errors: Iterable[str]) -> Sequence[str]:
-    """Return the terms of selectors by these names, which match nothing else, and then the other fields."""
+    """Return terms of selectors that match exactly these names, and then the other fields without a value."""
     named = {"queue": queues, "task": tasks, "error": errors, "reason": REASONS, "lane": ("dead", "quarantine", "done")}
     terms = [str(exactly(field, name)) for field, names in named.items() for name in islice(names, NAMES_MAX)]
     fields = [f"{field}:" for field in FIELDS if field not in (*named, "failed", "args")]

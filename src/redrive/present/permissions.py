@@ -11,7 +11,7 @@ from ..errors import ConfigError, near_miss
 
 
 class Permission(StrEnum):
-    """What a user may do. `view` is needed for every page; `view_bodies` shows bodies, headers and results."""
+    """What a user may do. Every page needs `view`; `view_bodies` shows bodies, headers and results."""
 
     VIEW = "view"
     VIEW_BODIES = "view_bodies"
@@ -38,14 +38,14 @@ class User(Struct, frozen=True):
         return Permission(permission) in self.permissions
 
     def need(self, permission: str) -> None:
-        """Raise Denied without this permission."""
+        """Raise Denied if the user does not have this permission."""
         if not self.may(permission):
             name = self.name or "you"
             raise Denied(403, f"{name} may not do this", f"it needs the permission '{permission}'", "ask who grants it")
 
 
 class Denied(Exception):
-    """A request is refused: its user is unknown (401), or lacks a permission (403)."""
+    """Raised if a request is refused: its user is unknown (401), or lacks a permission (403)."""
 
     def __init__(self, status: int, what: str, why: str, next: str) -> None:
         super().__init__(what)
@@ -53,7 +53,7 @@ class Denied(Exception):
 
 
 def as_permissions(given: Iterable[str]) -> frozenset[Permission]:
-    """Return the permissions with these names, and `view`. Raises ConfigError for an unknown one."""
+    """Return the permissions with these names, and `view`. Raises ConfigError for an unknown name."""
     known = [str(permission) for permission in Permission]
     names = [given] if isinstance(given, str) else list(given)
     for name in names:

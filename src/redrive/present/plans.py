@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plan_record(plan: Plan) -> dict[str, Any]:
-    """Return a plan as `-o json` and the plan's file have it."""
+    """Return a plan as a record, as `-o json` and the plan's file have it."""
     return {
         "id": plan.id,
         "selector": plan.selector,

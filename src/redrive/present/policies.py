@@ -9,7 +9,7 @@ from ..policy import Backoff, Preview, Step
 
 
 def policy_summary(name: str, shown: Preview) -> dict[str, Any]:
-    """Return the summary of a policy as a row."""
+    """Return the summary of a retry policy as a row."""
     return {
         "name": name,
         "max_attempts": shown.chosen.max_attempts,
@@ -39,7 +39,7 @@ def _words(backoff: Backoff) -> str:
 
 
 def step_record(step: Step) -> dict[str, Any]:
-    """Return one retry as a row."""
+    """Return one retry of a policy as a row."""
     return {
         "retry": step.n + 1,
         "low_s": _plain(step.low_s),
@@ -52,5 +52,5 @@ def step_record(step: Step) -> dict[str, Any]:
 
 
 def _plain(value_s: float) -> float:
-    """Round to a microsecond: a sum of floats may be 27.299999999999997."""
+    """Return seconds rounded to a microsecond, as a sum of floats may be 27.299999999999997."""
     return round(value_s, 6)

@@ -10,10 +10,10 @@ LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
 
 
 def counts_record(counts: Counts) -> dict[str, Any]:
-    """Return the number of messages in each lane, and the age of the oldest due one."""
+    """Return the number of messages in each lane, and the age of the oldest due message, as a record."""
     return {lane: getattr(counts, lane) for lane in LANES} | {"oldest_age_s": counts.oldest_age_s}
 
 
 def queue_record(name: str, counts: Counts, *, paused: bool, held: Any) -> dict[str, Any]:
-    """Return a queue with its counts as a record; `held` is why its messages wait: records, or text for a table."""
+    """Return a queue with its counts as a record. `held` says why its messages wait: records, or a text for a table."""
     return {"queue": name, **counts_record(counts), "paused": paused, "held": held}

@@ -33,7 +33,7 @@ def run_record(view: RunView) -> dict[str, Any]:
 
 
 def run_text(view: RunView) -> str:
-    """Return a run as one line, with its reason to wait or to have ended."""
+    """Return a redrive run as one line, with the reason why it waits or has ended."""
     counts = view.counts
     text = f"{view.id} {view.state}: {counts['moved']:,} of {counts['planned']:,} moved"
     text += f", {counts['done']:,} done, {counts['failed']:,} failed"

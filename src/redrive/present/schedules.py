@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def schedule_record(schedule: Schedule, status: ScheduleStatus, now_ms: int) -> dict[str, Any]:
-    """A schedule: what the app declares, and how late it is."""
+    """Return a schedule as a record: what the app declares, and how late it is."""
     return {
         "state": schedule_state(status, now_ms),
         "name": schedule.name,

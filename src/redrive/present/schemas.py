@@ -20,7 +20,8 @@ _EXAMPLES = frozenset(("default", "examples", "example", "const", "enum"))
 
 
 def schema_of(task: Task[Any, Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a task's bodies. An argument whose type has none accepts anything, and says so."""
+    """Return the JSON Schema of a task's bodies. An argument whose type has no schema accepts anything, and its
+    description says so."""
     codec = task.codec
     properties, shared = _properties(codec.kinds)
     parameters = codec.signature.parameters.values()
@@ -37,10 +38,10 @@ def schema_of(task: Task[Any, Any]) -> dict[str, Any]:
 
 
 def _properties(kinds: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the schema of each argument, and the types that they share."""
+    """Return the schema of each argument, and the types to which several refer."""
     try:
         return _described(kinds)
-    except Exception:  # a default is not JSON, or two types have the same name: describe each argument by itself
+    except Exception:  # a default is not JSON, or two types share a name: describe each argument by itself
         kept: dict[str, Any] = {}
         wrong: dict[str, str] = {}
         for name, kind in kinds.items():
@@ -63,14 +64,15 @@ def _described(kinds: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dic
 
 
 class _Models:
-    """Collects the schemas of pydantic models under unique names, as each refers to parts of itself."""
+    """Collects the schemas of pydantic models under unique names, as each schema refers to parts of itself."""
 
     def __init__(self) -> None:
         self.shared: dict[str, Any] = {}
         self._names: dict[Any, str] = {}
 
     def ref(self, kind: Any) -> dict[str, Any]:
-        """Return the schema for a type that msgspec does not know. Raises TypeError if it has none."""
+        """Return the schema for a type that msgspec does not know. Raises TypeError if the type cannot be read from
+        JSON."""
         if kind is object:
             return {"description": "Anything."}
         if isinstance(kind, type) and issubclass(kind, PurePath):
@@ -94,7 +96,7 @@ class _Models:
 def _default(codec: Codec, value: Any) -> dict[str, Any]:
     try:
         return {"default": msgspec.json.decode(codec.encode_result(value))}
-    except EncodeError:  # a default applies at the call, and need not be JSON
+    except EncodeError:  # a default is applied by the call, and need not be JSON
         return {}
 
 

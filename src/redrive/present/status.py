@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from ..status import Need, ScheduleStatus
 
 
-NEEDS_SHOWN, QUEUES_SHOWN = 100, 100  # JSON has the totals; `queue list` has all queues
+NEEDS_SHOWN, QUEUES_SHOWN = 100, 100  # the most in the text; JSON has the totals, and `queue list` all queues
 
 
 def schedule_state(schedule: ScheduleStatus, now_ms: int) -> str:
-    """Return a schedule's state in a few words, its lateness first."""
+    """Return the state of a schedule in a few words, with its lateness first."""
     if schedule.paused:
         return "paused"
     late = f"late {show_duration(schedule.late_ms / 1000)}" if schedule.late_ms is not None else ""
@@ -29,7 +29,7 @@ def schedule_state(schedule: ScheduleStatus, now_ms: int) -> str:
 
 
 def need_record(need: Need, next: str) -> dict[str, Any]:
-    """Return a need as a record for JSON and the pages. `next` is its whole next command."""
+    """Return a need as a record for JSON and the pages. `next` is the whole next command."""
     return {
         "severity": need.severity,
         "area": need.area,

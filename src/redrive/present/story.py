@@ -18,7 +18,7 @@ from .commands import onward, typed
 from .messages import crash_text, moment_text
 from .table import field_lines
 
-BODY_LINES, TRACEBACK_LINES = 40, 10  # shown without -v
+BODY_LINES, TRACEBACK_LINES = 40, 10  # the most lines that are shown without -v
 ENDS = {
     "budget": "no budget was left, and it was not to wait",
     "deadline": "its deadline passed",
@@ -44,13 +44,13 @@ _TOLD = (
     "purged",
     "held",
     "running",
-)  # fields of the record that the text contains
+)  # the fields of the record that are in the text already
 
 MessageRecord = Mapping[str, Any]
 
 
 class StoryReader(Protocol):
-    """The options of a reader: all details, relative times, and a function that dims text."""
+    """The options for a reader of the text: all details, relative times, and a function that dims text."""
 
     @property
     def verbose(self) -> bool: ...
@@ -64,7 +64,7 @@ class StoryReader(Protocol):
 
 
 def story(record: MessageRecord, out: StoryReader, *, why: str) -> Iterator[str]:
-    """Yield the lines about a message. `why`: why it waits, if it does."""
+    """Yield the lines about a message's record. `why` says why it waits, if it does."""
     last = record["faults"][-1] if record["faults"] and record["state"] != "done" else None
     yield from field_lines(dict(_head(record, last, out, why)))
     for name in ("body", "result", "progress"):
@@ -112,7 +112,8 @@ def _head(record: MessageRecord, last: MessageRecord | None, out: StoryReader, w
 
 
 def _is_bystander(record: MessageRecord, last: MessageRecord) -> bool:
-    """Return whether the last run died in a process with other messages, so that another one may be the cause."""
+    """Return True if the last run died in a process with other messages that may be the cause, and the message is not
+    at rest."""
     crash = last["crash"]
     shared = crash is not None and not crash["alone"] and max(crash["started_count"], len(crash["started"])) > 1
     return shared and record["state"] in ("ready", "scheduled", "leased")
@@ -124,7 +125,7 @@ def _error(fault: MessageRecord, out: StoryReader) -> str:
 
 
 def _state(record: MessageRecord, out: StoryReader, why: str) -> str:
-    """Return when and why it entered its state."""
+    """Return since when and why the message is in its state; `why` says why it waits."""
     attempts = f"{record['attempt']:,} attempt{'s' if record['attempt'] != 1 else ''}"
     match record["state"]:
         case "dead" | "quarantine":
@@ -140,7 +141,7 @@ def _state(record: MessageRecord, out: StoryReader, why: str) -> str:
 
 
 def _running(record: MessageRecord) -> str:
-    """Return where it runs, and for how long."""
+    """Return where a leased message runs, and for how long."""
     worker = f"its worker is {record['worker']}" if record.get("worker") else "its worker is not known"
     run, attempt = record.get("running"), f"attempt {record['attempt']:,}"
     if run is None:
@@ -152,7 +153,7 @@ def _running(record: MessageRecord) -> str:
 
 
 def next_commands(record: MessageRecord, out: StoryReader) -> Iterator[str]:
-    """Yield commands that a person may need next."""
+    """Yield commands that a person may need next for this message."""
     id = typed(record["id"])
     yield from (hold["next"] for hold in record["held"][:1] if hold["next"] not in (None, onward(f"job show {id}")))
     last = record["faults"][-1] if record["faults"] else None
@@ -178,7 +179,8 @@ def _value(name: str, value: Any, out: StoryReader) -> Iterator[str]:
 
 
 def _section(name: str, lines: Sequence[str], most: int, out: StoryReader, *, end: bool = False) -> Iterator[str]:
-    """Yield lines under a heading; without -v only the first `most` (with `end` the last), and the number of others."""
+    """Yield lines under a heading; without -v only the first `most` (with `end` the last), and how many others there
+    are."""
     yield from ("", out.dim(name))
     left = 0 if out.verbose else max(0, len(lines) - most)
     more = [f"… {left:,} more lines; -v shows all"] if left else []
@@ -187,7 +189,7 @@ def _section(name: str, lines: Sequence[str], most: int, out: StoryReader, *, en
 
 
 def _life(moments: Sequence[MessageRecord], last: MessageRecord | None, out: StoryReader) -> Iterator[str]:
-    """Yield a line for each event: the time since the one before, and the event."""
+    """Yield a line for each moment of a message's life: the time since the one before, and what happened."""
     if not moments:
         return
     yield from ("", out.dim("life"))

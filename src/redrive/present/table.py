@@ -13,9 +13,9 @@ from ..ids import is_id
 from ..redact import one_line
 
 NARROWEST = 8  # the least width of a column that may shrink
-_NAME_CELLS, _TEXT_CELLS = 12, 24  # cells kept for a name and for the longest text before spare columns are added
-_WEIGHT = 16  # more cells of that text, per degree of `spare`
-_ID_CELLS = 23  # of a shortened id: the millisecond and 26 random bits
+_NAME_CELLS, _TEXT_CELLS = 12, 24  # cells kept for a name, and for the longest text, before spare columns are added
+_WEIGHT = 16  # further cells kept for that text, per degree of a column's `spare`
+_ID_CELLS = 23  # characters of a shortened id: the millisecond and 26 random bits
 _GAP = "  "
 _UNITS = ((60, "s", 1), (3600, "m", 60), (172_800, "h", 3600), (float("inf"), "d", 86_400))  # (up to s, unit, its s)
 _encode = msgspec.json.Encoder().encode
@@ -30,7 +30,7 @@ class Column(NamedTuple):
     heading: str | None = None
     show: Callable[[Any], str] | None = None
     shrinks: bool = False
-    spare: int = 0  # if texts have too little room, a table leaves out the columns with the highest number first
+    spare: int = 0  # columns with the highest number are left out first if texts have too little room
 
     @property
     def title(self) -> str:
@@ -46,7 +46,7 @@ class Column(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The lines of a table, heading first; the number of hidden columns; whether texts are cut."""
+    """The lines of a table, the heading first; the number of hidden columns; True in `cut` if texts are cut."""
 
     lines: list[str]
     hidden: int
@@ -90,7 +90,7 @@ def cell(value: Any, column: Column) -> str:
 
 
 def cells(text: str) -> int:
-    """Return the number of terminal cells of a text."""
+    """Return how many cells of a terminal a text takes."""
     if text.isascii():
         return len(text)
     return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
@@ -113,7 +113,7 @@ def relative(at: str, now_ms: int) -> str:
 
 
 def _brief(rows: Sequence[Row], column: Column, now_ms: int) -> Column:
-    """Return the column with relative times, or with ids shortened if they stay unique."""
+    """Return the column with relative times, or with ids shortened if they stay unique in these rows."""
     if column.is_time:
         return column._replace(show=lambda value: relative(value, now_ms) if value else cell(value, Column("")))
     if not column.is_id:
@@ -125,7 +125,7 @@ def _brief(rows: Sequence[Row], column: Column, now_ms: int) -> Column:
 
 
 def _kept(columns: Sequence[Column], wanted: Mapping[Column, int], wide: int) -> list[Column]:
-    """Return the columns that leave enough room for texts; at least the required ones."""
+    """Return the columns that leave enough room for texts in `wide` cells; those that are not spare are always kept."""
     longest = _longest(wanted)
 
     def least(c: Column, text: int) -> int:
@@ -140,7 +140,8 @@ def _kept(columns: Sequence[Column], wanted: Mapping[Column, int], wide: int) ->
 
 
 def _widths(wanted: Mapping[Column, int], wide: int) -> dict[Column, int]:
-    """Return the width of each column. Names are cut only while wider than half the text."""
+    """Return the width of each column, so that all fit in `wide` cells. Names are cut only while they are wider than
+    half the text."""
     widths, longest = dict(wanted), _longest(wanted)
     weight = {c: 1 if c is longest else 2 for c in wanted}
     over = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - wide
@@ -153,7 +154,7 @@ def _widths(wanted: Mapping[Column, int], wide: int) -> dict[Column, int]:
 
 
 def _longest(wanted: Mapping[Column, int]) -> Column | None:
-    """Return the widest column that may shrink: the one with texts."""
+    """Return the widest of the columns that may shrink, which has the longest texts; None without such a column."""
     return max((c for c in wanted if c.shrinks), key=lambda c: wanted[c], default=None)
 
 
@@ -175,6 +176,6 @@ def _pad(text: str, width: int, right: bool) -> str:
 
 
 def field_lines(record: Row) -> list[str]:
-    """Format one record as aligned lines."""
+    """Return one record as lines of field and value, aligned."""
     wide = max(len(name) for name in record)
     return [f"{name:<{wide}}  {one_line(cell(value, Column(name)))}" for name, value in record.items()]

@@ -36,7 +36,7 @@ COLUMNS = (
 
 
 def worker_record(info: WorkerInfo) -> dict[str, Any]:
-    """Return a process as a record, with its messages, runs and schedules."""
+    """Return a worker or scheduler as a record, with its messages, runs and schedules."""
     return {
         "name": info.name,
         "kind": info.kind,
@@ -68,8 +68,8 @@ def worker_record(info: WorkerInfo) -> dict[str, Any]:
 
 
 def leased_worker_record(worker: WorkerStatus) -> dict[str, Any]:
-    """A worker as a row, and how many messages it has leased. One that does not report is `silent`, with its name and
-    leases alone."""
+    """Return a worker as a record, with how many messages it has leased. A worker that does not report is `silent`, and
+    has only its name and leases."""
     return {
         **worker_record(worker.report),
         "state": worker.state,
@@ -91,7 +91,7 @@ def _message(message: HeldMessage) -> dict[str, Any]:
 
 
 def work_lines(info: WorkerInfo, now_ms: int) -> Iterator[str]:
-    """Yield lines about what a process works on: what blocks it, its messages, runs and schedules."""
+    """Yield lines about what a process works on: what blocks it, its messages, its redrive runs and its schedules."""
     if info.hung is not None and not info.gone:
         yield f"{info.hung.text(info.name)}, for {show(max(0, now_ms - info.hung.since_ms) // 1000)}"
     for message in info.messages:

@@ -39,7 +39,7 @@ def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) 
 
     Exit codes: 0 the ledger balances each time, 1 it does not, 130 interrupted.
     """
-    import httpx  # noqa: F401 # imported here to report a missing package before anything starts
+    import httpx  # noqa: F401 # imported here, to report a missing package before anything starts
     from rich.console import Console
 
     from ..cli.terminal.warnings import tell_warnings

@@ -47,7 +47,7 @@ class DemoPages:
         self._thread.join(STARTED_WITHIN_S)
 
     def stay(self) -> None:
-        """Serve until Ctrl-C."""
+        """Serve the pages until Ctrl-C."""
         with contextlib.suppress(KeyboardInterrupt):
             while self._thread.is_alive():
                 self._thread.join(1)

@@ -17,7 +17,7 @@ from ..cli.terminal.examples import epilog
 from ..cli.terminal.stderr import block, is_help, tell
 from ..present.failure import BROKEN_PIPE, DONE, INTERRUPTED, USAGE, failure_of
 
-# By section: the name and description of each command. Its module, here or in `cli`, has the same name.
+# By section: the name and description of each command. Its module, here or in `cli`, has the name of the command.
 COMMANDS: dict[str, dict[str, str]] = {
     "Start": {
         "init": "Write a small app that runs, and its settings.",
@@ -73,8 +73,8 @@ _FOLDERS = {
 
 
 def _home(name: str) -> str:
-    """Return the module of a command."""
-    if name in ("demo", "top", "web"):  # they also import packages beside `cli`
+    """Return the name of the module that has a command."""
+    if name in ("demo", "top", "web"):  # these commands also import packages beside `cli`
         return f"redrive.program.{name}"
     folder = _FOLDERS.get(name)
     return f"redrive.cli.{folder}.{name}" if folder else f"redrive.cli.{name}"
@@ -104,7 +104,7 @@ class Commands(Subcommands):
             raise click.exceptions.Exit(BROKEN_PIPE) from None
         except (click.exceptions.Exit, click.Abort):
             raise
-        except Exception as error:  # here, where the context of the command still exists
+        except Exception as error:  # caught here, where the context of the command still exists
             raise error if is_help(error) else failure_of(error) from error
         return result
 
@@ -129,7 +129,7 @@ def cli() -> None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit."""
+    """Run the command line, by default that of this process, and exit."""
     code = run(sys.argv[1:] if args is None else args)
     try:
         sys.stdout.flush()
@@ -139,10 +139,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
 
 
 def run(args: Sequence[str]) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line with these arguments; return the exit code."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # print characters that the encoding lacks as escapes
+            stream.reconfigure(errors="backslashreplace")  # characters that the encoding lacks are printed as escapes
     if "_REDRIVE_COMPLETE" in os.environ:
         import_module("redrive.cli.completing").install()
     try:

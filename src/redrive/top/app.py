@@ -43,7 +43,7 @@ class Top(App[None]):
     CSS: ClassVar[str] = _CSS
     BINDINGS: ClassVar[list[BindingType]] = [("ctrl+c", "quit", "quit")]
     ENABLE_COMMAND_PALETTE: ClassVar[bool] = False
-    AUTO_FOCUS: ClassVar[str | None] = None  # no focus, so that the filter gets keys only when it is opened
+    AUTO_FOCUS: ClassVar[str | None] = None  # no focus, so that the filter gets keys only once it is opened
 
     def __init__(self, model: Model) -> None:
         super().__init__(ansi_color=True)
@@ -52,7 +52,7 @@ class Top(App[None]):
         self.stack: list[Screen] = [self.seven[0]]
         self.is_paused, self._is_up = False, False
         self._laid = LaidOutRows("", (), ())
-        self._errors: dict[str, str] = {}  # error texts by reader
+        self._errors: dict[str, str] = {}  # the text of the last error, by reader
         self._said = ""
         self._readers = {name: ReadThread(name) for name in ("read", "study", "act")}
         self._wakes = {"read": asyncio.Event(), "study": asyncio.Event()}
@@ -85,15 +85,13 @@ class Top(App[None]):
     def on_resize(self, event: Resize) -> None:
         self.call_after_refresh(self._paint)
 
-    # -- reading
-
     @property
     def now(self) -> Screen:
         """The visible screen."""
         return self.stack[-1]
 
     async def _keep(self, name: str) -> None:
-        """Read or study for the visible screen in a loop, at the pace of `pace.py`."""
+        """Call the visible screen's `read` or `study`, as `name` says, again and again, at the pace of `pace.py`."""
         wake = self._wakes[name]
         while True:
             screen = self.now
@@ -107,7 +105,8 @@ class Top(App[None]):
             wake.clear()
 
     async def _fetch(self, screen: Screen, name: str) -> float | None:
-        """Call the store once for the screen; return the seconds until the next call, None to wait for a key."""
+        """Call the screen's `read` or `study` once on a thread; return the seconds until the next call, or None to wait
+        for a key."""
 
         def call() -> tuple[Any, int]:
             shown = screen.read(self.model) if name == "read" else screen.study(self.model)
@@ -121,7 +120,7 @@ class Top(App[None]):
                 screen.studied = shown
             self._errors.pop(name, None)
             self._paint(screen)
-        except Exception as error:  # show any error as a line, since the next read may succeed
+        except Exception as error:  # any error is shown as a line, since the next read may succeed
             if screen is self.now:
                 self._errors[name] = trouble_text(error)
                 self._frame()
@@ -135,10 +134,8 @@ class Top(App[None]):
         for wake in self._wakes.values():
             wake.set()
 
-    # -- painting
-
     def _paint(self, screen: Screen | None = None) -> None:
-        """Show the last reading of a screen, if it is the visible one."""
+        """Show the last reading of a screen, by default of the visible one; do nothing if it is not visible."""
         screen = screen or self.now
         if screen is not self.now or not self._is_up:
             return
@@ -165,7 +162,7 @@ class Top(App[None]):
         self.screen_stack[0].query_one(f"#{id}", Lines).fit(texts)
 
     def _frame(self) -> None:
-        """Show the lines above and below the rows."""
+        """Show the fixed lines above and below the rows."""
         wide, screen = self.size.width, self.now
         at = f"as of {clock(screen.now_ms)}" if screen.now_ms else ""
         state = "PAUSED" if self.is_paused else ""
@@ -184,17 +181,15 @@ class Top(App[None]):
         self._said = text
         self._frame()
 
-    # -- keys
-
     def on_key(self, event: Key) -> None:
         if len(self.screen_stack) > 1 or self.focused is not None:
-            return  # an open question or the filter handles the key
+            return  # an open question, or the filter, handles the key
         key = event.character if event.is_printable and event.character else event.key
         if self._pressed(key):
             event.stop()
 
     def _pressed(self, key: str) -> bool:
-        """Act on a key; return whether it has a meaning here."""
+        """Act on a key; return True if it has a meaning on the visible screen."""
         page = max(1, self.query_one("#rows", Rows).size.height - 1)
         if key in MOVES:
             step = MOVES[key]
@@ -225,7 +220,7 @@ class Top(App[None]):
         self._paint()
 
     def _fresh(self) -> None:
-        """Discard the visible screen's readings and read again, as its filter or view has changed."""
+        """Discard the visible screen's readings and read again, after its filter or view has changed."""
         self.now.reading = self.now.studied = self.now.chosen = None
         self._wake()
         self._paint()
@@ -272,11 +267,9 @@ class Top(App[None]):
 
     @property
     def row(self) -> ScreenRow | None:
-        """The chosen row; on a screen of text, the row that the text is about."""
+        """The chosen row of the visible screen; on a screen of text, the row that the text is about."""
         chosen = self.now.chosen
         return next((row for row in self._laid.rows if str(row[self.now.id]) == chosen), None)
-
-    # -- the filter
 
     def _key_filter(self) -> None:
         box = self.query_one("#filter", Input)
@@ -317,8 +310,6 @@ class Top(App[None]):
             self._fresh()
         self._paint()
 
-    # -- changing
-
     def _ask(self, act: KeyAction) -> None:
         row = self.now.subject(self.row)
         if row is None:
@@ -351,7 +342,7 @@ class Top(App[None]):
 
 
 def _wants(screen: Screen, name: str) -> bool:
-    """Return whether the screen needs a read, or a study, now."""
+    """Return True if the screen needs its `read` or `study`, as `name` says, to be called now."""
     if name == "read":
         return screen.reads and not (screen.once and screen.reading is not None)
     return screen.studies and not (screen.once and screen.studied is not None)

@@ -10,7 +10,7 @@ from ..present.table import cells
 if TYPE_CHECKING:
     from .screen import Screen
 
-# The distance that a key moves the cursor: in lines, or in pages for PAGES.
+# How far a key moves the cursor: in lines, or in pages for a key in PAGES.
 MOVES: Mapping[str, int] = {
     "up": -1,
     "k": -1,
@@ -22,7 +22,7 @@ MOVES: Mapping[str, int] = {
     "end": 10**9,
 }
 PAGES = ("pageup", "pagedown")
-LETTERS = "ougrmwf"  # overview, queUes, groups, runs, messages, workers, flow
+LETTERS = "ougrmwf"  # keys of the screens: overview, queUes, groups, runs, messages, workers, flow
 SCREENS: Mapping[str, int] = {
     **{str(n + 1): n for n in range(7)},
     **{letter: n for n, letter in enumerate(LETTERS)},
@@ -43,13 +43,14 @@ NAMES: Mapping[str, str] = {
 
 
 def tabs(names: Sequence[str], chosen: str, trail: Sequence[str] = ()) -> str:
-    """Return the line of screens with the chosen one in brackets; or the chosen one and the `trail` opened from it."""
+    """Return a line with the names of the screens, the chosen one in brackets; with a `trail`, the chosen one and the
+    titles of the screens opened from it."""
     words = [f"[{n} {name}]" if name == chosen else f" {n} {name} " for n, name in enumerate(names, 1)]
     return " > ".join([words[names.index(chosen)], *trail]) if trail else "".join(words)
 
 
 def hints(screen: Screen, wide: int, *, deep: bool) -> str:
-    """Return the keys of the screen, as many as fit; help lists all. `deep`: Esc leads back to another screen."""
+    """Return a line of the screen's keys, as many as fit; help lists all. `deep`: Esc leads back to another screen."""
     words = ["?:help", "q:quit", *(f"{act.key}:{act.word}" for act in screen.acts)]
     words += [f"{key}:{word}" for key, word in screen.shifts.items()]
     words += ["p:plan"] if screen.plans else []
@@ -65,6 +66,6 @@ def hints(screen: Screen, wide: int, *, deep: bool) -> str:
 
 
 def ends(left: str, right: str, wide: int) -> str:
-    """Join two texts at the ends of a line, and cut the left one to fit."""
+    """Join two texts at the two ends of a line of `wide` cells; the left one is cut to fit."""
     room = max(0, wide - cells(right))
     return left[:room].ljust(room) + right

@@ -11,11 +11,11 @@ from ..present.table import Column, table
 from .screen import Screen, ScreenPage, ScreenRow
 from .texts import line, shown
 
-ROWS_MAX = 500  # rows of a table; a filter reaches the others
+ROWS_MAX = 500  # the most rows of a table; a filter reaches the others
 
 
 class LaidOutRows(NamedTuple):
-    """The heading, and each line with its row. The parts of a wrapped line share a row."""
+    """The heading of a screen, its lines, and the row of each line. The parts of a wrapped line share a row."""
 
     heading: str
     lines: Sequence[str]
@@ -43,7 +43,7 @@ def laid_out(screen: Screen, page: ScreenPage, wide: int) -> LaidOutRows:
 
 
 def _filled(columns: Sequence[Column], rows: Sequence[ScreenRow]) -> Sequence[Column]:
-    """Return the columns without spare ones that are empty in every row."""
+    """Return the columns without the spare ones that are empty in all of these rows."""
     return [c for c in columns if not c.spare or any(row.get(c.name) not in (None, "") for row in rows)]
 
 
@@ -52,7 +52,7 @@ def _safe(value: Any) -> Any:
 
 
 def _kept(rows: Sequence[ScreenRow], needle: str) -> Sequence[ScreenRow]:
-    """Return the rows with this text in a field, in any case."""
+    """Return the rows that contain this text in a field, in upper or lower case; all for an empty text."""
     if not needle:
         return rows
     needle = needle.casefold()
@@ -71,7 +71,7 @@ def _wrapped(rows: Sequence[ScreenRow], wide: int) -> LaidOutRows:
 
 @lru_cache(maxsize=4096, typed=True)  # cached, as a story is laid out each second and few of its lines change
 def _parts(text: str, wide: int) -> Sequence[str]:
-    """Wrap a line; its continuation lines are indented."""
+    """Return the parts of a line wrapped to `wide` cells, with the continuation lines indented."""
     text = line(text)
     indent = len(text) - len(text.lstrip())
     again = " " * min(indent + 2, wide // 2)

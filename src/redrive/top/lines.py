@@ -12,7 +12,7 @@ from textual.widget import Widget
 
 from ..redact import one_line
 
-CURSOR, NO_CURSOR = "› ", "  "  # marks the row for readers without colours, too
+CURSOR, NO_CURSOR = "› ", "  "  # the first mark also shows the cursor to readers without colours
 _CHOSEN = Style(reverse=True)
 
 
@@ -33,7 +33,7 @@ class Lines(Widget):
         self._paint([(one_line(text), self._style) for text in texts])
 
     def fit(self, texts: Sequence[str]) -> None:
-        """Show these lines, and set the height to their number."""
+        """Show these lines, and make the widget as high as their number."""
         if len(texts) != len(self._painted) or self.styles.height is None:
             self.styles.height = len(texts)
         self.show(texts)
@@ -65,8 +65,8 @@ class Rows(Lines):
 
     def fill(self, lines: Sequence[str], keys: Sequence[str], chosen: str | None, *, marked: bool = True) -> None:
         """Show these lines. `keys` identify them; `chosen` is the key of the line with the cursor, which keeps its
-        position if that line is gone. `marked`: whether the cursor is visible."""
-        height = self.at - self._top  # the cursor's distance from the top, which stays the same
+        position if that line is gone. `marked`: the cursor is visible."""
+        height = self.at - self._top  # the cursor's distance from the top, which is kept
         if chosen is None:
             self.at, self._top = 0, 0
         elif not (self.at < len(keys) and keys[self.at] == chosen):
@@ -76,7 +76,7 @@ class Rows(Lines):
         self._turn()
 
     def move(self, by: int) -> str | None:
-        """Move the cursor; return the key of its new line."""
+        """Move the cursor by so many lines; return the key of its new line."""
         if not self.marked:  # a text scrolls without a visible cursor
             self._top = max(0, min(self._top + by, len(self._lines) - self.size.height))
             self.at = self._top
@@ -87,12 +87,12 @@ class Rows(Lines):
 
     @property
     def key(self) -> str | None:
-        """The key of the line with the cursor; None without lines."""
+        """The key of the line with the cursor; None if there are no lines."""
         return self._keys[self.at] if self.at < len(self._keys) else None
 
     @property
     def place(self) -> str:
-        """The number of the line with the cursor, and of all lines; empty if all are visible."""
+        """The number of the line with the cursor, and the number of all lines; empty if all lines are visible."""
         return f"{self.at + 1:,}/{len(self._lines):,}" if len(self._lines) > self.size.height else ""
 
     def on_resize(self) -> None:

@@ -1,4 +1,4 @@
-"""The store of the screens, with its app if known."""
+"""The store that the screens show, with its app if known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Model:
     """The store with the views that commands use. Without `app`, its tasks and rules are unknown."""
 
     def __init__(self, store: Store, app: Registry | None, url: str, *, actor: str | None = None) -> None:
-        """`url` is for display, without a password. `actor` signs changes (default: user@host)."""
+        """Take the store's URL for display, without a password, and the `actor` who signs changes (default:
+        user@host)."""
         self.store, self.app, self.url, self.actor = store, app, url, actor
         self.dlq, self.flow = DeadLetters(store, app), Controls(store, app)
         self.reader = TerminalReader(store)

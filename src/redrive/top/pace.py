@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-SHARE, STUDY_SHARE = 0.01, 0.005  # of a core for reads and studies; with painting, the total stays below 0.02
-LEAST_S, KEYS_MOST_S, MOST_S = 1.0, 5.0, 60.0  # limits of the seconds between two reads
+SHARE, STUDY_SHARE = 0.01, 0.005  # shares of a core for reads, and for studies; with painting, below 0.02 in all
+LEAST_S, KEYS_MOST_S, MOST_S = 1.0, 5.0, 60.0  # seconds between two reads: least, most because of keys, most
 BILLED_S = 15.0  # seconds between two reads if each call is billed (SQS)
-STUDY_S, STUDY_MOST_S = 5.0, 120.0  # limits of the seconds between two studies
+STUDY_S, STUDY_MOST_S = 5.0, 120.0  # the least and the most seconds between two studies
 AGAIN_S = 2.0  # seconds until the next call after an error
 
 
@@ -37,7 +37,8 @@ class Meter:
         self._at_s: float | None = None
 
     def lap(self) -> float:
-        """Return the seconds since the last call; 0 at the first, as the start of a program is not typical."""
+        """Return the processor seconds since the last call; 0 at the first one, as the start of a program is not
+        typical."""
         now_s = time.process_time()
         past_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._at_s = now_s

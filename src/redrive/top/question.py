@@ -62,5 +62,5 @@ class Question(ModalScreen[str | None]):
 
     @property
     def told(self) -> Sequence[str]:
-        """The visible lines."""
+        """The visible lines of the question and of its hint."""
         return [*self.query_one("#question", Lines).texts, *self.query_one("#hint", Lines).texts]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-CLOSE_S = 1.0  # seconds to wait for a running call at the end, beyond which its daemon thread is left
+CLOSE_S = 1.0  # seconds to wait at the end for a running call, beyond which its daemon thread is abandoned
 
 
 class ReadAnswer(NamedTuple):
@@ -25,12 +25,12 @@ class ReadAnswer(NamedTuple):
 class ReadThread:
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._context = click.get_current_context(silent=True)  # for the program's name and flags in next commands
+        self._context = click.get_current_context(silent=True)  # has the program's name and flags, for next commands
         self._thread = threading.Thread(target=self._run, name=f"redrive-top-{name}", daemon=True)
         self._thread.start()
 
     async def call(self, fn: Callable[[], Any]) -> ReadAnswer:
-        """Call `fn` on the thread and return its answer. Raises its error."""
+        """Call `fn` on the thread and return its answer. Raises the error that `fn` raises."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[ReadAnswer] = loop.create_future()
 
@@ -49,14 +49,14 @@ class ReadThread:
                 answer = ReadAnswer(fn(), time.thread_time() - from_s)
             except Exception as error:
                 failed = error
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the program ends
+            with contextlib.suppress(RuntimeError):  # raised if the loop is closed, as the program ends
                 loop.call_soon_threadsafe(settle, answer, failed)
 
         self._calls.put(run)
         return await future
 
     def close(self) -> None:
-        """End the thread after its current call, without waiting for that longer than CLOSE_S."""
+        """End the thread after its current call, but wait for that only CLOSE_S."""
         self._calls.put(None)
         self._thread.join(CLOSE_S)
 

@@ -1,4 +1,4 @@
-"""What every screen is: what it reads, the rows it shows, and what its keys do.
+"""The interface of all screens: what a screen reads, the rows it shows, and what its keys do.
 
 A screen knows nothing of the terminal. `read` runs each second on a thread and must be cheap; `study` runs less often
 on another one, for what costs more. `page` makes rows of what both returned.
@@ -32,8 +32,8 @@ def _one(row: ScreenRow) -> int:
 
 
 class KeyAction(NamedTuple):
-    """The action of an upper-case key on the chosen row. It asks for a reason first, which is optional if it `ends`
-    something that a person did.
+    """The action of an upper-case key on the chosen row. The person is asked for a reason first, which is optional if
+    the action `ends` something that a person did.
 
     `do(model, row, reason)` runs on a thread and returns a line with the result, or the next screen. `fits(row)`:
     whether the action applies. Above CONFIRM_ABOVE messages, the person must type `count(row)`, too.
@@ -49,22 +49,22 @@ class KeyAction(NamedTuple):
 
 
 class Screen:
-    """A list of rows. `id` is the column that identifies a row after the next read."""
+    """A list of rows. `id` is the column by which a row is recognised after the next read."""
 
     name: ClassVar[str] = ""
     columns: Sequence[Column] = ()  # none: the rows are lines of text
     id: ClassVar[str] = "id"
     acts: Sequence[KeyAction] = ()
     reads, studies = True, False
-    once: ClassVar[bool] = False  # read or studied once only, as it does not change
-    asks_store: ClassVar[bool] = False  # the store applies the filter; otherwise it is compared with the rows' text
+    once: ClassVar[bool] = False  # True if it is read or studied only once, as it does not change
+    asks_store: ClassVar[bool] = False  # True: the store applies the filter; False: it is compared with the rows
 
     def __init__(self) -> None:
         self.filter = ""
         self.chosen: str | None = None  # the id of the row with the cursor
-        self.reading: Any = None  # the last result of `read`; None: not read yet
+        self.reading: Any = None  # the last result of `read`; None before the first
         self.studied: Any = None
-        self.now_ms = 0  # the store's time at the last read
+        self.now_ms = 0  # the store's time at the last read, in ms
 
     @property
     def title(self) -> str:
@@ -72,12 +72,12 @@ class Screen:
 
     @property
     def is_ready(self) -> bool:
-        """True once the data of the screen has been read."""
+        """True once all data that the screen needs has been read."""
         return (self.reading is not None or not self.reads) and (self.studied is not None or self.reads)
 
     @property
     def leads(self) -> bool:
-        """True if a row of this screen opens another screen."""
+        """True if the rows of this screen open another screen."""
         return type(self).look is not Screen.look
 
     @property
@@ -86,13 +86,13 @@ class Screen:
         return type(self).selector is not Screen.selector
 
     def read(self, model: Model) -> Any:
-        """Read data that is cheap, each second. Raises StoreError."""
+        """Return data that is cheap to read; called each second. Raises StoreError."""
 
     def study(self, model: Model) -> Any:
-        """Read data that costs more, every few seconds. Raises StoreError."""
+        """Return data that costs more to read; called every few seconds. Raises StoreError."""
 
     def page(self) -> ScreenPage:
-        """Return the content, made from the last `reading` and `studied`. Pure."""
+        """Return the content of the screen, made from the last `reading` and `studied`. Pure."""
         raise NotImplementedError
 
     def look(self, row: ScreenRow) -> Screen | None:
@@ -100,7 +100,8 @@ class Screen:
         return None
 
     def subject(self, row: ScreenRow | None) -> ScreenRow | None:
-        """Return the row that upper-case keys act on: the chosen one; on a screen of details, their subject."""
+        """Return the row on which upper-case keys act: the chosen one; on a screen of details, the one that it is
+        about."""
         return row
 
     def selector(self, row: ScreenRow | None) -> str | None:
@@ -108,15 +109,15 @@ class Screen:
         return None
 
     def check_filter(self, text: str) -> None:
-        """Raise SelectorError for an invalid filter."""
+        """Raise SelectorError if the text is no valid filter for this screen."""
 
     def shift(self, key: str) -> bool:
-        """Act on a lower-case key of this screen that changes its view; return whether it has a meaning here."""
+        """Act on a lower-case key that changes the view of this screen; return True if the key does that here."""
         return False
 
     @property
     def shifts(self) -> Mapping[str, str]:
-        """The keys of `shift`, each with a word for its effect."""
+        """The keys that `shift` handles, each with a word for its effect."""
         return {}
 
 

@@ -23,9 +23,9 @@ from .proof import Proofs
 from .source import BrokerSource, Taken
 from .translation import ID, call_of, following
 
-PARKED = "celery.message"  # the task of messages that cannot be translated
-BATCH = 200  # messages in one commit
-PAUSE_S = (1.0, 30.0)  # the first and the longest pause while the broker or the store cannot be reached
+PARKED = "celery.message"  # the task of the messages that cannot be translated
+BATCH = 200  # the most messages in one commit
+PAUSE_S = (1.0, 30.0)  # the first and the longest pause, in seconds, while the broker or the store cannot be reached
 log = logging.getLogger("redrive.celery")
 
 
@@ -135,8 +135,8 @@ class CeleryBridge:
         return total
 
     def once(self) -> Moved:
-        """Move at most one batch of each queue. After a StoreError, the next call takes the unfinished messages
-        again."""
+        """Move at most one batch of each queue, and return what was moved. After a StoreError, the next call takes the
+        messages that were not finished again."""
         total = Moved()
         for queue in self.queues:
             taken = self.source.take(queue, BATCH)
@@ -158,8 +158,6 @@ class CeleryBridge:
             self._source.close()
             self._source = None
 
-    # -- one batch
-
     def _put(self, queue: str, taken: Sequence[Taken]) -> Moved:
         moved, now = Moved(taken=len(taken)), datetime.now(UTC)
         drafts: list[tuple[Taken, Draft]] = []
@@ -171,12 +169,13 @@ class CeleryBridge:
                 raise
             except CeleryUnsupported as error:
                 parked.append((each, self._letter(each.raw, str(error))))
-            except Exception as error:  # no error of one message may stop those behind it
+            except Exception as error:  # the error of one message must not stop the messages behind it
                 why = f"it cannot be translated: {type(error).__name__}: {error}"
                 parked.append((each, self._letter(each.raw, why)))
         moved.known = self._enqueue(drafts, parked)
         left = self._park(queue, parked, moved)
-        # If killed here, the messages are in the store and with the broker: the next puts are duplicates.
+        # If this process is killed here, the messages are both in the store and with the broker, and the next puts of
+        # them are duplicates.
         self.source.remove(queue, [each for each in taken if each not in left])
         return moved
 
@@ -185,14 +184,14 @@ class CeleryBridge:
         return call.bound.draft(*call.args, **call.kwargs)
 
     def _enqueue(self, drafts: Sequence[tuple[Taken, Draft]], parked: list[tuple[Taken, Message]]) -> int:
-        """Put the drafts in one commit, and add those that the store refuses to `parked`; return the number of
+        """Put the drafts in one commit, and add those that the store refuses to `parked`; return how many were
         duplicates."""
         put = self.app.put
         try:
             return sum(each.duplicate for each in put([draft for _, draft in drafts])) if drafts else 0
         except StoreError:
             raise
-        except Exception:  # the store refused one of them, or there is a bug: put each alone
+        except Exception:  # the store refused one of them, or there is a bug, so put each draft alone
             known = 0
             for taken, draft in drafts:
                 try:
@@ -204,8 +203,8 @@ class CeleryBridge:
             return known
 
     def _park(self, queue: str, parked: Sequence[tuple[Taken, Message]], moved: Moved) -> set[Taken]:
-        """Write messages to the dead lane, unchanged, with their reasons; return those that the store refuses even
-        there."""
+        """Write the `parked` messages to the dead lane, unchanged, with their reasons; return those that the store
+        refuses even there."""
         restore, left = self.app.store.restore, set[Taken]()
         try:
             written = restore([letter for _, letter in parked]) if parked else []
@@ -251,7 +250,7 @@ class CeleryBridge:
         )
 
     def _translate_again(self, ctx: Context, envelope: str) -> None:
-        """Handle a redriven parked message: translate it again, and enqueue the task with the ack."""
+        """Run a redriven parked message: translate its envelope again, and enqueue the task with the ack."""
         try:
             sent = read(envelope.encode())
             call = call_of(self.app, sent, self._proofs, key_for=self._key_for_s, now=datetime.now(UTC))

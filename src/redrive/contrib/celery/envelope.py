@@ -20,7 +20,7 @@ from ...codec.foreign import header_name, storable
 from ...errors import RedriveError
 
 JSON = "application/json"
-# Celery's own headers; others come from `apply_async(headers=…)`.
+# Celery's own headers; all others come from `apply_async(headers=…)`.
 _OWN = frozenset((
     "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id",
     "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers",
@@ -29,11 +29,11 @@ _OWN = frozenset((
 
 
 class CeleryUnsupported(RedriveError):
-    """A message of Celery's that the app cannot run; the text has the reason."""
+    """A message of Celery's cannot be run by the app; the text has the reason."""
 
 
 class Signature(Struct, frozen=True):
-    """A task to run after another one, as Celery writes it."""
+    """A task that Celery is to run after another one, as Celery writes it."""
 
     task: str
     args: Sequence[Any] = ()
@@ -44,7 +44,7 @@ class Signature(Struct, frozen=True):
 
 
 class Next(Struct, frozen=True, omit_defaults=True):
-    """The tasks that run after this one: its `link` callbacks, and the rest of its chain, the next step last."""
+    """The tasks that run after a task: its `link` callbacks, and the rest of its chain, whose next step is the last."""
 
     callbacks: Sequence[Signature] = ()
     chain: Sequence[Signature] = ()
@@ -58,7 +58,7 @@ class CeleryTask(Struct, frozen=True, kw_only=True):
 
     task: str
     id: str
-    key: str  # equal for each delivery of one send
+    key: str  # the same for each delivery of one send
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     next: Next = Next()
@@ -89,12 +89,12 @@ def key_of(raw: bytes) -> str:
 
 
 def read(raw: bytes) -> CeleryTask:
-    """Read one message. Raises CeleryUnsupported only."""
+    """Return the task in one message. Raises only CeleryUnsupported."""
     try:
         return _read(raw)
     except CeleryUnsupported:
         raise
-    except Exception as error:  # a sender may write anything: no field may stop the messages behind this one
+    except Exception as error:  # a sender may write anything, and no field may stop the messages behind this one
         raise CeleryUnsupported(f"it has a field that cannot be read: {type(error).__name__}: {error}") from None
 
 
@@ -158,7 +158,7 @@ def _body(
 
 
 def signatures(written: Any) -> tuple[Signature, ...]:
-    """Read one signature, a list of them, or None. Raises TypeError for anything else."""
+    """Return the signatures in one written signature, a list of them, or None. Raises TypeError for anything else."""
     some = [] if written is None else written if isinstance(written, list | tuple) else [written]
     return tuple(
         Signature(
@@ -174,7 +174,8 @@ def signatures(written: Any) -> tuple[Signature, ...]:
 
 
 def when(written: Any, now: datetime | None = None) -> datetime | None:
-    """Parse a time: ISO 8601, by default in UTC, or seconds after `now`. Raises ValueError, TypeError."""
+    """Return a written time: ISO 8601, by default in UTC, or seconds after `now`; None for None. Raises ValueError or
+    TypeError."""
     if written is None:
         return None
     if isinstance(written, int | float) and now is not None:
@@ -184,7 +185,7 @@ def when(written: Any, now: datetime | None = None) -> datetime | None:
 
 
 def _plain(value: dict[str, Any]) -> Any:
-    """Turn a value that kombu marked with its type into the form that redrive's codec reads."""
+    """Return a value that kombu marked with its type in the form that redrive's codec reads."""
     if value.keys() != {"__type__", "__value__"}:
         return value
     kind, inner = value["__type__"], value["__value__"]

@@ -13,24 +13,24 @@ from ...app import App
 from ...errors import StoreUnavailable
 from ...message import Swap
 
-KEY = "celery/next-key"  # the key of the cell
+KEY = "celery/next-key"  # the key of the cell that has the store's secret key
 KEY_BYTES = 32
-TRIES = 3  # tries to create the key, as several bridges may start at once on a new store
+TRIES = 3  # tries to create that key, as several bridges may start at once on a new store
 
 
 class Proofs:
-    """Signs and checks the headers of one app."""
+    """Makes and checks the proofs in headers of one app's messages."""
 
     def __init__(self, app: App) -> None:
         self._app = app
         self._key: bytes | None = None
 
     def prove(self, text: str, *, task: str, id: str) -> str:
-        """Return `text` after its proof. Creates the store's key if there is none. Raises StoreError."""
+        """Return `text` with its proof before it. Creates the store's key if there is none. Raises StoreError."""
         return f"{self._digest(self._made_key(), text, task, id)}:{text}"
 
     def open(self, proven: str, *, task: str, id: str) -> str | None:
-        """Return the text; None if no bridge of this store made the proof. Raises StoreError."""
+        """Return the text without its proof; None if no bridge of this store made the proof. Raises StoreError."""
         proof, _, text = proven.partition(":")
         key = self._read_key()
         if key is None or not hmac.compare_digest(proof.encode(), self._digest(key, text, task, id).encode()):
@@ -52,7 +52,7 @@ class Proofs:
             key = self._read_key()
             if key is not None:
                 return key
-            self._app.store.cells.swap([Swap(KEY, 0, secrets.token_bytes(KEY_BYTES))])  # one of several processes wins
+            self._app.store.cells.swap([Swap(KEY, 0, secrets.token_bytes(KEY_BYTES))])  # of several processes, one wins
         raise StoreUnavailable(
             f"the cell {KEY!r} cannot be written; nothing was moved, and the next try takes it again"
         )

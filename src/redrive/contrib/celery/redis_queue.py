@@ -19,7 +19,7 @@ from .source import Taken
 SEPARATOR = "\x06\x16"  # kombu's separator between a queue and a priority
 PRIORITIES = (0, 3, 6, 9)  # kombu's default `priority_steps`; 0 is served first
 HELD, HELD_SINCE = "unacked", "unacked_index"  # kombu's keys for messages that a worker popped and has not acknowledged
-HELD_MAX = 1000  # entries read at once
+HELD_MAX = 1000  # entries of that index that are read at once
 
 _TAKE = """
 local left = tonumber(ARGV[1]) - redis.call('LLEN', KEYS[1])
@@ -49,31 +49,32 @@ class RedisQueues:
             from ...stores.redis.url import RedisUrl
         except ImportError as error:
             raise ConfigError(f"a broker on Redis needs its driver ({error}); pip install 'redrive[redis]'") from error
-        # as redis-py spells it: `none` for Celery's CERT_NONE
+        # redis-py writes `none` for Celery's CERT_NONE.
         url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda match: match[1].lower(), url)
         self._link, self._prefix = Session(RedisUrl.parse(url)), prefix
         self.where = self._link.where
 
     def take(self, queue: str, most: int) -> list[Taken]:
-        """Move messages to the list of taken ones; return the oldest of that list, at most `most`."""
+        """Move messages of the queue to the list of taken ones; return the oldest of that list, at most `most`."""
         lists = [f"{queue}{SEPARATOR}{n}" if n else queue for n in PRIORITIES]
         keys = [self._key(name) for name in (_taken_key(queue), *lists)]
         raws = self._link.command("EVAL", _TAKE, len(keys), *keys, most)
         return [Taken(raw, raw) for raw in reversed(raws)]
 
     def remove(self, queue: str, taken: Sequence[Taken]) -> None:
-        """Delete messages that are in the app's store. If killed before, they are taken again, with the same key."""
+        """Delete messages that are in the app's store. If the bridge is killed before, they are taken again, with the
+        same keys."""
         self._link.command("EVAL", _REMOVE, 1, self._key(_taken_key(queue)), *(each.handle for each in taken))
 
     def refuse(self, queue: str, taken: Taken) -> str:
-        """Set aside a message that the app's store refuses; return its new place."""
+        """Set aside a message that the app's store refuses; return where it is kept."""
         kept = self._key(f"redrive:celery:{queue}:refused")
         self._link.command("EVAL", _REFUSE, 2, self._key(_taken_key(queue)), kept, taken.handle)
         return f"the list {kept} of {self.where}"
 
     def take_held(self, queues: Sequence[str], older_s: float) -> int:
-        """Take over messages that Celery's workers popped at least `older_s` ago and have not acknowledged; return
-        their number.
+        """Take over messages that Celery's workers popped at least `older_s` seconds ago and have not acknowledged;
+        return their number.
 
         Use it when workers were killed: a living one also has unacknowledged messages, running ones and those with an
         eta. One script per message moves it to the list of taken ones.
@@ -105,7 +106,7 @@ def _taken_key(queue: str) -> str:
 
 
 def _unpack(entry: bytes | None) -> tuple[str, str]:
-    """Return the message in an entry of kombu's hash, and its queue; empty texts if it is unreadable."""
+    """Return the message in an entry of kombu's hash, and its queue; two empty texts if the entry cannot be read."""
     try:
         payload, _exchange, queue = json.loads(entry or b"")
     except (ValueError, TypeError):

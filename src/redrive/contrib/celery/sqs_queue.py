@@ -14,13 +14,13 @@ from ...stores.sqs.client import DELETE, ENTRIES_MAX, Sqs
 from ...urls import shown, split
 from .source import Taken
 
-HIDDEN_S = 120  # the visibility timeout, within which messages must be put
-WAIT_S = 1  # the wait of a receive for its first message
+HIDDEN_S = 120  # the visibility timeout in seconds, within which messages must be put
+WAIT_S = 1  # seconds for which a receive waits for its first message
 EXPECTED = "expected sqs://REGION, such as sqs://eu-central-1; credentials are found as boto3 finds them"
 
 
 class SqsQueues:
-    """The queues of one account and region. Names are those of SQS, with kombu's `queue_name_prefix`."""
+    """The queues of one account and region. Their names are those of SQS, with kombu's `queue_name_prefix`."""
 
     def __init__(self, url: str) -> None:
         parts = split(url)
@@ -33,7 +33,7 @@ class SqsQueues:
         self._urls: dict[str, str] = {}
 
     def take(self, queue: str, most: int) -> list[Taken]:
-        """Receive at most ten messages, and hide them for HIDDEN_S."""
+        """Receive at most ten messages of the queue, and hide them for HIDDEN_S."""
         received = self._sqs.call(
             "ReceiveMessage",
             QueueUrl=self._url(queue),
@@ -44,13 +44,14 @@ class SqsQueues:
         return [Taken(_envelope(each["Body"]), each["ReceiptHandle"]) for each in received.get("Messages") or ()]
 
     def remove(self, queue: str, taken: Sequence[Taken]) -> None:
-        """Delete messages that are in the app's store; those whose delete fails are delivered again."""
+        """Delete messages that are in the app's store; a message whose delete fails is delivered again."""
         entries = [{"Id": str(at), "ReceiptHandle": each.handle} for at, each in enumerate(taken)]
         for at in range(0, len(entries), ENTRIES_MAX):
             self._sqs.call(DELETE, QueueUrl=self._url(queue), Entries=entries[at : at + ENTRIES_MAX])
 
     def refuse(self, queue: str, taken: Taken) -> str:
-        """Leave a message in its queue, where the queue's redrive policy applies."""
+        """Leave a message that the store refuses in its queue, where the queue's redrive policy applies; return that
+        place."""
         return f"the queue {queue}"
 
     def take_held(self, queues: Sequence[str], older_s: float) -> int:
@@ -66,7 +67,7 @@ class SqsQueues:
 
 
 def _envelope(body: str) -> bytes:
-    """Decode a body: kombu writes the envelope in base64, unless `sqs_base64_encoding` is off."""
+    """Return the envelope in a body: kombu writes it in base64, unless `sqs_base64_encoding` is off."""
     if body.lstrip().startswith("{"):
         return body.encode()
     try:

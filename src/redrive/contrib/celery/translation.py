@@ -21,22 +21,22 @@ from .envelope import CeleryTask, CeleryUnsupported, Next, Signature, signatures
 from .proof import Proofs
 
 ID, RETRIES, PARENT, NEXT = "celery-id", "celery-retries", "celery-parent", "celery-next"
-COMPENSATES = "redrive-dead-id"  # the header of a compensation, whose other headers are those of the dead message
-LATER = 3  # the priority for messages that Celery serves after its default priority
-# Options of a signature without effect here: results, the publishing itself, and Celery's own routing.
+COMPENSATES = "redrive-dead-id"  # the header of a compensation, which has the other headers of the dead message, too
+LATER = 3  # the priority of messages that Celery serves after those of its default priority
+# Options of a signature that have no effect here: results, the publishing itself, and Celery's own routing.
 _IGNORED = frozenset((
     "task_id", "reply_to", "root_id", "parent_id", "group_id", "group_index", "queue", "routing_key", "exchange",
     "exchange_type", "priority", "retry", "retry_policy", "serializer", "compression", "ignore_result",
     "time_limit", "soft_time_limit", "delivery_mode", "shadow", "headers", "stamps", "stamped_headers",
     "add_to_parent", "producer", "connection",
 ))  # fmt: skip
-# Errors raised for an option of another type, or for a time beyond the calendar.
+# Errors that an option of a wrong type, or a time beyond the calendar, raises.
 ODD = (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError)
 _HEEDED = frozenset(("countdown", "eta", "expires", "link", "link_error"))
 
 
 class TaskCall(NamedTuple):
-    """A task with its options and arguments, ready to be enqueued or made a draft."""
+    """A task with its options and arguments, from which a message is enqueued or a draft is made."""
 
     bound: Bound[..., Any]
     args: Sequence[Any]
@@ -44,7 +44,7 @@ class TaskCall(NamedTuple):
 
 
 def call_of(app: App, sent: CeleryTask, proofs: Proofs, *, key_for: str | float, now: datetime) -> TaskCall:
-    """Translate a task that Celery sent to a call of the app's task. Raises CeleryUnsupported; StoreError if the proof
+    """Return the call of the app's task for a task that Celery sent. Raises CeleryUnsupported; StoreError if the proof
     of the next tasks cannot be made."""
     task = _task(app, sent.task)
     if sent.chord:
@@ -69,8 +69,8 @@ def call_of(app: App, sent: CeleryTask, proofs: Proofs, *, key_for: str | float,
 
 
 def following(app: App, proofs: Proofs) -> Callable[[Context], Iterator[None]]:
-    """Return the wrap that enqueues the links and the next step of a chain when a handler returns. It rejects a message
-    whose header no bridge of this store wrote."""
+    """Return the wrap that enqueues the links and the next step of a chain when a handler returns. The wrap rejects a
+    message whose header no bridge of this store wrote."""
 
     def follow_celery_next(ctx: Context) -> Iterator[None]:
         yield
@@ -88,7 +88,7 @@ def following(app: App, proofs: Proofs) -> Callable[[Context], Iterator[None]]:
             if then.chain:
                 _enqueue(app, ctx, proofs, then.chain[-1], then.chain[:-1], now)
         except (CeleryUnsupported, EnqueueError, *ODD) as error:
-            # The handler's effect has happened, and a retry would repeat it.
+            # A Reject, as the handler has had its effect, which a retry would repeat.
             raise Reject(f"it ran, and what Celery linked to it cannot be enqueued: {error}") from error
 
     return follow_celery_next
@@ -112,9 +112,6 @@ def _enqueue(
     ctx.enqueue(call.bound, *call.args, **call.kwargs)
 
 
-# -- what is refused
-
-
 def _task(app: App, name: str) -> Any:
     task = app.tasks.get(name)
     if task is None:
@@ -134,7 +131,7 @@ def _check_errbacks(task: Any, errbacks: Sequence[Signature]) -> None:
 
 
 def _check_next(app: App, task: Any, then: Next, now: datetime) -> None:
-    """Raise CeleryUnsupported if the next tasks could not be enqueued when this one is done."""
+    """Raise CeleryUnsupported if the tasks after this one could not be enqueued once it is done."""
     if not then:
         return
     if task.idempotency is not None:

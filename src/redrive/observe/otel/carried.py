@@ -10,19 +10,19 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
-TRACESTATE, BAGGAGE = "tracestate", "baggage"  # headers of a message, named as in HTTP
+TRACESTATE, BAGGAGE = "tracestate", "baggage"  # the headers of a message, named as in HTTP
 NONE = Context()
 _bags = W3CBaggagePropagator()
 
 
 def traceparent_of(span: SpanContext) -> str:
-    """Format a span's context as a traceparent."""
+    """Return a span's context as a traceparent."""
     return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
 
 
 @lru_cache(maxsize=1024)  # few suffice: a batch has one sender, and only the next attempt reads a context
 def read(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
-    """Parse a traceparent; None if it is invalid, as other programs may write anything."""
+    """Return the span context in a traceparent; None if that is invalid, as other programs may write anything."""
     if not traceparent:
         return None
     try:
@@ -35,7 +35,7 @@ def read(traceparent: str | None, tracestate: str | None = None) -> SpanContext 
 
 
 def baggage_to_send(allowed: Collection[str]) -> str | None:
-    """Return the allowed entries of the current baggage as a header; None without any."""
+    """Return the allowed entries of the current baggage as a header; None if there are none."""
     entries = baggage.get_all() if allowed else {}
     context = Context()
     for name in allowed & entries.keys() if entries else ():
@@ -46,7 +46,7 @@ def baggage_to_send(allowed: Collection[str]) -> str | None:
 
 
 def with_baggage(headers: Mapping[str, str], allowed: Collection[str]) -> Context:
-    """Return a context with the allowed baggage of a message alone, without that of the current thread."""
+    """Return a context with only the allowed baggage of a message's headers, and nothing of the current thread's."""
     context = NONE
     if not allowed or BAGGAGE not in headers:
         return context

@@ -35,7 +35,7 @@ from ..tally import (
 if TYPE_CHECKING:
     from ...registry import Registry
 
-FRESH_S = 0.5  # seconds for which one read of the gauges serves all of them, so that an export reads once
+FRESH_S = 0.5  # seconds for which one read of the gauges is reused, so that an export reads once
 _SECONDS = "_seconds"
 _ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
 
@@ -51,7 +51,7 @@ class Instruments:
         self._histograms: dict[str, Histogram] = {}
         self._attributes: dict[Labels, dict[str, str]] = {}
         self._lock = threading.Lock()
-        self._working = 0  # workers of the app in this process
+        self._working = 0  # number of the app's workers that run in this process
         self._gauges: tuple[float, Mapping[str, list[Observation]]] = (0.0, {})
 
     def __call__(self, events: Sequence[Event]) -> None:
@@ -68,8 +68,6 @@ class Instruments:
             if started and not self._histograms:
                 self._make(get_meter("redrive", __version__, self._provider))
             self._working += 1 if started else -1
-
-    # -- histograms, a record for each message
 
     def _record(self, event: DeliveryEvent) -> None:
         histograms = self._histograms
@@ -94,11 +92,9 @@ class Instruments:
         attributes = self._attributes.get(key)
         if attributes is None:
             attributes = _attributes_of(shape.labels, labels)
-            if labels[1] != OTHER:  # unknown names come from outside, and would grow the dict without bound
+            if labels[1] != OTHER:  # other programs choose unknown names, which would grow the dict without bound
                 self._attributes[key] = attributes
         self._histograms[shape.name].record(value, attributes)
-
-    # -- counters and gauges, when an exporter asks
 
     def _make(self, meter: Meter) -> None:
         for shape in SHAPES:
@@ -132,7 +128,8 @@ class Instruments:
         return lambda _: self._read().get(name, [])
 
     def _read(self) -> Mapping[str, list[Observation]]:
-        """Return the gauges, read once for an export; none after the last worker has ended: the store may be closed."""
+        """Return the gauges by name, read once for an export; none after the last worker has ended, as the store may be
+        closed."""
         with self._lock:
             if not self._working:
                 return {}

@@ -36,22 +36,22 @@ from ...redact import redact
 from ...run_context import Context
 from .carried import BAGGAGE, NONE, TRACESTATE, baggage_to_send, read, traceparent_of, with_baggage
 
-LINKS_MAX = 32  # links of a batch's span; SDKs keep 128
-OPEN_MAX = 10_000  # executions that wait for their settlement
-RUNS_MAX = 100  # redrive runs with an open span
+LINKS_MAX = 32  # the most links of a batch's span; SDKs keep 128
+OPEN_MAX = 10_000  # the most executions whose spans wait for their settlement
+RUNS_MAX = 100  # the most redrive runs with an open span
 SYSTEM, DESTINATION = "messaging.system", "messaging.destination.name"
 OPERATION, TYPE = "messaging.operation.name", "messaging.operation.type"
 ID, CONVERSATION = "messaging.message.id", "messaging.message.conversation_id"
 COUNT, CLIENT, ERROR_TYPE = "messaging.batch.message_count", "messaging.client.id", "error.type"
 SENDER, PREVIOUS = {"redrive.link": "sender"}, {"redrive.link": "previous attempt"}
-# the outcome by `why` of a free decision; that of others is `held`
+# The outcome of a free decision by its `why`; `held` for all others.
 _FREE = {"snooze": "snoozed", "interrupted": "released"}
 _OVER = frozenset({"run_done", "run_stopped", "run_cancelled"})
 _FAILED = frozenset({"retry", "crashed", "dead", "quarantined"})
 
 
 class RunSpan(Struct, eq=False):
-    """The span of an execution, and when its handler ended."""
+    """The span of an execution, its message, and when its handler ended."""
 
     span: Span
     message: Message
@@ -59,18 +59,17 @@ class RunSpan(Struct, eq=False):
 
 
 class Spans:
-    """The spans of one app in this process; also an observer of notices. `baggage`: names that messages may carry."""
+    """The spans of one app in this process; also an observer of notices. `baggage` has the names that messages may
+    carry."""
 
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None) -> None:
         self._parent, self._baggage = parent, baggage
         self._tracer = get_tracer("redrive", __version__, provider)
         self._open: dict[Receipt, RunSpan] = {}
-        self._runs: dict[str, Span] = {}  # of redrive runs, by the run's id
-
-    # -- sending
+        self._runs: dict[str, Span] = {}  # the spans of redrive runs, by the run's id
 
     def stamp(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
-        """Return the drafts with the trace context of the enqueuing code. A draft that has one keeps it."""
+        """Return the drafts with the trace context of the enqueuing code; a draft that has a context keeps it."""
         sender = get_current_span().get_span_context()
         bag = baggage_to_send(self._baggage) if self._baggage else None
         if not sender.is_valid and bag is None:
@@ -78,13 +77,12 @@ class Spans:
         return [_stamp(draft, sender, bag) for draft in drafts]
 
     def sending(self, drafts: Sequence[Draft]) -> Sending:
-        """Begin a span for each queue and sender of the drafts."""
+        """Begin a span for each pair of queue and sender of the drafts, and return them."""
         return Sending(self, drafts)
 
-    # -- running, on the thread of the handler
-
     def begin(self, context: Context) -> str:
-        """Begin the span of an execution in a child process; return its context, for that process."""
+        """Begin the span of an execution in a child process; return its traceparent, which is sent to that process;
+        empty after an error."""
         try:
             return traceparent_of(self._begin(context).span.get_span_context())
         except Exception:  # an error of tracing must not fail the message
@@ -92,7 +90,8 @@ class Spans:
             return ""
 
     def enter(self, context: Context) -> Any:
-        """Make the span of an execution the current one; return a token for `leave`. After an error it is untraced."""
+        """Make the span of an execution the current one; return a token for `leave`. After an error, the execution is
+        not traced."""
         try:
             traced = context._trace
             span = NonRecordingSpan(_remote(traced)) if isinstance(traced, str) else self._begin(context).span
@@ -102,7 +101,8 @@ class Spans:
             return None
 
     def leave(self, context: Context, token: Any = None) -> None:
-        """Note the end of the handler. Without a token, its context ends with its coroutine."""
+        """Note the end of the handler in its span, and undo `enter`. Without a token, the context ends with the
+        coroutine."""
         traced = context._trace
         if isinstance(traced, RunSpan):
             traced.ended_ns = time_ns()
@@ -140,10 +140,8 @@ class Spans:
             self._open[context._receipt] = run
         return run
 
-    # -- settling
-
     def runs_of(self, settlements: Sequence[Settlement]) -> list[RunSpan | None]:
-        """Return the span of each settlement's execution, None if it is not traced."""
+        """Return the span of each settlement's execution; None for an execution that is not traced."""
         runs = self._open
         return [runs.get(settlement.receipt) for settlement in settlements]
 
@@ -155,13 +153,14 @@ class Spans:
         *,
         texts: bool,
     ) -> None:
-        """End the spans of settled executions. `texts`: whether spans may contain texts of faults."""
+        """End the spans of settled executions; `words` are the store's answers. `texts`: spans may contain texts of
+        faults."""
         for settlement, run, word in zip(settlements, runs, words, strict=True):
             if run is not None and self._open.pop(settlement.receipt, None) is not None:
                 _end(run, settlement, word, texts=texts)
 
     def lose(self, receipt: Receipt) -> None:
-        """End the span of an execution whose lease was lost, as it is never settled."""
+        """End the span of an execution whose lease was lost, as that is never settled."""
         run = self._open.pop(receipt, None)
         if run is not None:
             run.span.set_attributes({"redrive.outcome": "lost", ERROR_TYPE: "lease_lost"})
@@ -169,7 +168,7 @@ class Spans:
             run.span.end(run.ended_ns or None)
 
     def lose_earlier(self, message: Message) -> None:
-        """End the spans of earlier executions of a message that was claimed again, as `lose` does."""
+        """End the spans of earlier executions of a message that was claimed again, whose leases were lost."""
         for receipt, run in list(self._open.items()):
             if run.message.id == message.id:
                 self.lose(receipt)
@@ -185,7 +184,8 @@ class Spans:
         error: BaseException | None = None,
         worker: str = "",
     ) -> None:
-        """Record a span for one finished call of the store about a batch, which began at `began_ns`."""
+        """Record a span for one finished call of the store about a batch of `count` messages, which began at
+        `began_ns`."""
         names = set(queues)
         attributes: dict[str, Any] = {SYSTEM: "redrive", OPERATION: operation, TYPE: operation, COUNT: count}
         if len(names) == 1:
@@ -196,11 +196,9 @@ class Spans:
         span = self._tracer.start_span(name, NONE, SpanKind.CLIENT, attributes, _links(links), start_time=began_ns)
         end_with(span, error)
 
-    # -- redriving
-
     def redriving(self, run: str | None, queues: Iterable[str], count: int, messages: Sequence[Message | None]) -> Span:
-        """Begin the span of a redriven batch, with links to the executions in which its messages died. It is a child of
-        the span of its redrive run, which lasts while this process carries out the run."""
+        """Begin and return the span of a redriven batch, with links to the executions in which its messages died. It is
+        a child of the span of its redrive run, which lasts while this process carries out the run."""
         names = set(queues)
         attributes: dict[str, Any] = {SYSTEM: "redrive", OPERATION: "redrive", TYPE: "send", COUNT: count}
         if len(names) == 1:
@@ -230,13 +228,14 @@ class Spans:
                 span.end()
 
     def close(self) -> None:
-        """End the spans of redrive runs; another process may carry the runs on."""
+        """End the spans of redrive runs, as another process may carry on with the runs."""
         while self._runs:
             self._runs.popitem()[1].end()
 
 
 class _Sent:
-    """The span of the drafts from one sender to one queue: their places in the batch, and the context they carry."""
+    """The span of the drafts from one sender to one queue, their places in the batch, and the context that
+    they carry."""
 
     def __init__(self, span: Span) -> None:
         context = span.get_span_context()
@@ -246,7 +245,7 @@ class _Sent:
 
 
 class Sending:
-    """A batch of drafts that is being put: `drafts` have the context of their spans."""
+    """A batch of drafts that is being put. `drafts` are the drafts with the contexts of their spans."""
 
     def __init__(self, spans: Spans, drafts: Sequence[Draft]) -> None:
         self._sent: dict[tuple[str | None, str], _Sent] = {}
@@ -266,7 +265,7 @@ class Sending:
         return replace(draft, traceparent=sent.traceparent, headers=headers)
 
     def finish(self, ids: Sequence[str | None]) -> None:
-        """End the spans after the put; `ids` are those of the messages."""
+        """End the spans after the put; `ids` are the ids of the messages."""
         for sent in self._sent.values():
             span, places = sent.span, sent.places
             if span.is_recording():
@@ -302,7 +301,7 @@ def _stamp(draft: Draft, sender: SpanContext, bag: str | None) -> Draft:
 
 
 def _last(message: Message) -> str:
-    """Return the context of the last traced execution that failed; empty if there is none."""
+    """Return the traceparent of the message's last traced execution that failed; empty if there is none."""
     return next((fault.traceparent for fault in reversed(message.faults) if fault.traceparent), "")
 
 
@@ -311,7 +310,7 @@ def _remote(traceparent: str) -> SpanContext:
 
 
 def _links(contexts: Iterable[SpanContext | None]) -> list[Link]:
-    """Return links to the contexts, without duplicates, at most LINKS_MAX."""
+    """Return links to these contexts, without duplicates, at most LINKS_MAX."""
     each = {context.span_id: context for context in contexts if context is not None}
     return [Link(context) for context in list(each.values())[:LINKS_MAX]]
 

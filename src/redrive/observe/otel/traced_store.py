@@ -32,11 +32,11 @@ from ...store.wrapper import StoreWrapper
 from .carried import read, traceparent_of
 from .spans import LINKS_MAX, RunSpan, Sending, Spans, end_with
 
-_API = ("opentelemetry.trace", "opentelemetry.metrics")  # their default providers export nothing
+_API = ("opentelemetry.trace", "opentelemetry.metrics")  # modules whose default providers export nothing
 
 
 class TracedStore(StoreWrapper):
-    """A wrapper of `inner` that makes the spans of an app."""
+    """A wrapper of the store `inner` that makes the spans of an app."""
 
     def __init__(self, inner: Store, spans: Spans) -> None:
         super().__init__(inner)
@@ -76,8 +76,6 @@ class TracedStore(StoreWrapper):
             if hold is LeaseStatus.LOST:
                 self._spans.lose(receipt)
         return holds
-
-    # -- spans: what a sampler or a processor raises is printed, and the messages go their way
 
     def _sending(self, drafts: Sequence[Draft]) -> Sending | None:
         try:
@@ -166,7 +164,8 @@ class TracedStore(StoreWrapper):
             complain("the span of a redrive")
 
     def _before(self, handles: Sequence[Handle]) -> Sequence[Message | None]:
-        """Return some of the messages, for links to their executions; none if the store cannot find them."""
+        """Return the messages of some of the handles, for links to their executions; none if the store cannot find
+        them."""
         try:
             return self.inner.find([handle.id for handle in handles[:LINKS_MAX]])
         except (StoreError, Unsupported):
@@ -178,18 +177,19 @@ class TracedStore(StoreWrapper):
 
 
 class StoreSpans(Spans):
-    """The spans of an app. Pass its store to `wrap`. The default providers are the global ones."""
+    """The spans of an app, whose store is to be passed to `wrap`. The default providers are OpenTelemetry's global
+    ones."""
 
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None, meters: Any = None) -> None:
         super().__init__(parent=parent, baggage=baggage, provider=provider)
         self._providers = provider, meters
 
     def wrap(self, store: Store) -> Store:
-        """Wrap the store that the app uses."""
+        """Return the app's store wrapped, so that its calls make spans."""
         return TracedStore(store, self)
 
     def gap(self) -> str | None:
-        """Return why nothing is exported; None if an SDK is set up."""
+        """Return why spans and metrics are not exported; None if an SDK is set up."""
         spans, meters = self._providers
         providers = spans or get_tracer_provider(), meters or get_meter_provider()
         if not all(type(each).__module__.startswith(_API) for each in providers):
@@ -201,7 +201,8 @@ class StoreSpans(Spans):
 
 
 def _with_context(settlement: Settlement, run: RunSpan | None) -> Settlement:
-    """Copy the execution's context into the settlement's fault, for the link of the next attempt in any process."""
+    """Return the settlement with the execution's context in its fault, for the link of the next attempt in
+    any process."""
     fault = settlement.fault
     if run is None or fault is None:
         return settlement
@@ -212,7 +213,7 @@ def _with_context(settlement: Settlement, run: RunSpan | None) -> Settlement:
 
 
 def _with(settlements: Sequence[Settlement], sending: Sending | None) -> Sequence[Settlement]:
-    """Replace the follow-ups of the settlements by the drafts with their spans' context."""
+    """Return the settlements with their follow-ups replaced by the drafts that have the contexts of their spans."""
     if sending is None:
         return settlements
     drafts = iter(sending.drafts)

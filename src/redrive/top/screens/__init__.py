@@ -17,7 +17,7 @@ __all__ = ["HelpScreen", "PlanScreen", "seven"]
 
 
 def seven() -> list[Screen]:
-    """The screens, in the order of their keys 1 to 7."""
+    """Return new screens, in the order of their keys 1 to 7."""
     return [
         OverviewScreen(),
         QueuesScreen(),

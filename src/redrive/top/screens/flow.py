@@ -14,11 +14,11 @@ from ..texts import COUNTS, pairs
 if TYPE_CHECKING:
     from ...triage.controls import Control
 
-LASTS = ("15m", "1h", None)  # how long a breaker is held; None: until it is released
+LASTS = ("15m", "1h", None)  # times for which a breaker is held; None: until it is released
 
 
 def row_of(control: Control, waiting: Control | None, now_ms: int) -> dict[str, Any]:
-    """Return a dependency as a row. `waiting` is the same control with its messages counted, if known."""
+    """Return a dependency as a row. `waiting` is the same control with its messages counted, if that is known."""
     breaker = (control.breaker or "–").replace("_", " ")
     return {
         "dependency": control.name,
@@ -48,7 +48,7 @@ def _release(model: Model, row: ScreenRow, reason: str) -> str:
 
 
 class Holding(Screen):
-    """The keys that hold a breaker, for the chosen time, and release it."""
+    """A screen with the keys that hold a breaker, for the time that `lasts` chooses, and release it."""
 
     def __init__(self) -> None:
         super().__init__()

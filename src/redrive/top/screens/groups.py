@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class GroupNotes(NamedTuple):
-    """The groups, and their annotations by fingerprint."""
+    """Failure groups, and their annotations by fingerprint."""
 
     groups: Sequence[FailureGroup]
     about: Mapping[str, Annotation]
 
 
 def _said(of: Annotation, now_ms: int) -> str | None:
-    """Return the annotations of a group in a few words."""
+    """Return the annotations of a group in a few words; None if there are none."""
     rule = f"rule {of.rule.kind}" if of.rule is not None else ""
     muted = f"muted until {timestamp(of.muted_until_ms)}" if of.muted(now_ms) else ""
     owner = f"owner {of.owner}" if of.owner else ""
@@ -74,7 +74,7 @@ class GroupsScreen(Screen):
 
 
 def group_selector(fingerprint: str, task: str) -> str:
-    """Return the selector of the dead messages of a group."""
+    """Return the selector of a group's dead messages of this task."""
     return str(as_node(Filter(task=task, fingerprint=fingerprint)))
 
 
@@ -83,7 +83,7 @@ def _annotations(model: Model, fingerprints: Sequence[str]) -> Mapping[str, Anno
 
 
 class GroupReading(NamedTuple):
-    """A group, its annotations, and its oldest dead messages."""
+    """A group by its tasks, its annotations, and its oldest dead messages."""
 
     groups: Sequence[FailureGroup]
     about: Annotation
@@ -130,7 +130,7 @@ class GroupDetail(Screen):
 
 
 def _texts(rows: Sequence[ScreenRow]) -> Sequence[str]:
-    """Return the three most frequent texts of its failures."""
+    """Return the three most frequent texts of failures in these rows."""
     counts = Counter(str(row["text"]) for row in rows if row["text"])
     return [text for text, _ in counts.most_common(3)]
 

@@ -19,8 +19,8 @@ from ...triage.select.terms import Term, as_node, both
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 
-SHOWN_MAX = 200  # messages listed
-LOOKED_MAX = 2000  # waiting or done messages that are read to apply a filter
+SHOWN_MAX = 200  # the most messages that the screen lists
+LOOKED_MAX = 2000  # the most waiting or done messages that are read to apply a filter
 LANES = (Lane.DEAD, Lane.QUARANTINE, Lane.READY, Lane.LEASED, Lane.DONE)
 DEAD_COLUMNS = (
     Column("id"),
@@ -46,7 +46,7 @@ _WAITING_COLUMNS = (
 
 
 def dead_row(message: Message, now_ms: int) -> dict[str, Any]:
-    """Return a dead message as a row. A damaged one keeps the state of its lane, so that it can be discarded."""
+    """Return a dead message as a row. A damaged message gets its lane as its state, so that it can be discarded."""
     return {**dead_message_row(message, now_ms), "state": str(message.lane)}
 
 
@@ -91,7 +91,7 @@ ACTS = (
 
 
 class MessageList(NamedTuple):
-    """The listed messages, and the counts of all lanes."""
+    """The listed messages, the counts of all lanes, and True in `more` if there are more messages."""
 
     messages: Sequence[Message]
     counts: Counts
@@ -146,7 +146,7 @@ class MessagesScreen(Screen):
 
     @property
     def chosen_by(self) -> str:
-        """The selector of the listed messages, for lanes at rest."""
+        """The selector that matches the listed messages, for lanes at rest."""
         node = parse(self.filter)
         if self.lane is Lane.QUARANTINE and "lane:" not in self.filter:
             node = both((node, *_lane_term(self.lane)))
@@ -178,7 +178,8 @@ def _lane_term(lane: Lane) -> tuple[Term, ...]:
 
 
 class MessageStory(NamedTuple):
-    """A message's record and story, as `redrive job show` has them; the record is None if the message is gone."""
+    """A message's record and story, as `redrive job show` has them; the record is None if the message does not exist
+    any more."""
 
     record: Mapping[str, Any] | None
     lines: Sequence[str]

@@ -29,7 +29,7 @@ EACH_MAX = 5  # the most holds, failures, runs and queues listed
 
 
 class OverviewHistory(NamedTuple):
-    """The status of the store, and its last minutes of history, if kept."""
+    """The status of the store, and its last minutes of history, if the store keeps one."""
 
     status: Status
     history: History | None
@@ -88,7 +88,7 @@ class OverviewScreen(Screen):
 
 
 def _led_to(area: str) -> Screen:
-    """Return the screen for an area of `redrive status`, or for a kind of hold."""
+    """Return the screen that has the details of an area of `redrive status`, or of a kind of hold."""
     kinds = {
         "failures": GroupsScreen,
         "runs": RunsScreen,
@@ -101,7 +101,7 @@ def _led_to(area: str) -> Screen:
 
 
 def _object(about: str) -> Screen | None:
-    """Return the screen of the subject of a need; None if it has none of its own."""
+    """Return the screen about the subject of a need; None if that has no screen of its own."""
     kind, _, name = about.partition("/")
     match kind:
         case "queue":
@@ -117,7 +117,7 @@ def _object(about: str) -> Screen | None:
 
 
 def _lanes(figures: QueueCounts) -> str:
-    """Return the sums of all queues, as text."""
+    """Return the message counts of all queues together, as text."""
     of = figures.counts.values()
     lanes = {lane: sum(getattr(each, lane) for each in of) for lane in ("ready", "scheduled", "leased", "dead")}
     lanes["quarantine"] = sum(each.quarantine for each in of)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from ...message import FailureGroup
     from ...status import Hold, Upcoming
 
-RATED_MAX = 30  # queues whose history is read: those with the most messages
+RATED_MAX = 30  # the most queues whose history is read: those with the most messages
 BACK, STEP = "5m", "1m"
 _LANES = LANES[:-1]  # without done messages, which need no action
 
 
 class QueueCounts(NamedTuple):
-    """Counts by queue, and the paused queues."""
+    """The counts by queue, and the names of paused queues."""
 
     counts: Mapping[str, Counts]
     paused: frozenset[str]
@@ -40,7 +40,7 @@ class QueueNotes(NamedTuple):
 
 
 def counted(model: Model) -> QueueCounts:
-    """Return the counts of all queues, also declared ones without messages. Raises StoreError."""
+    """Return the counts of all queues, declared ones without messages included. Raises StoreError."""
     from ...presence import with_claimed
     from ...status import worker_reports
 
@@ -52,7 +52,8 @@ def counted(model: Model) -> QueueCounts:
 
 
 def rates(model: Model, names: Sequence[str]) -> Mapping[str, History]:
-    """Return the history of the last minutes by queue; empty if the store keeps none. Raises StoreError."""
+    """Return the history of the last minutes of each of these queues; empty if the store keeps none. Raises
+    StoreError."""
     from ...history import read_history
 
     return {name: read_history(model.store, name, None, BACK, STEP) for name in names} if _keeps(model) else {}
@@ -149,7 +150,7 @@ def row_of(name: str, of: Counts, paused: bool, held: str, history: History | No
 
 
 class QueueReading(NamedTuple):
-    """The holds, the history, the forecast and the failures of one queue."""
+    """The holds, the history, the upcoming messages and the failures of one queue."""
 
     holds: Sequence[Hold]
     history: History | None
@@ -226,7 +227,7 @@ class QueueDetail(Text):
 
 
 def happened(history: History) -> Sequence[str]:
-    """Return a history as a few lines."""
+    """Return what a history contains as a few lines."""
     total, past_s = history.total, max(1.0, (history.until_ms - history.since_ms) / 1000)
     failed = {outcome: number for outcome, number in total.outcomes.items() if number and outcome != "done"}
     times = [(name, of) for name, of in (("wait", total.wait), ("run", total.run)) if of.count]
@@ -245,6 +246,6 @@ def happened(history: History) -> Sequence[str]:
 
 
 def wave(upcoming: Upcoming) -> Sequence[str]:
-    """Return the upcoming messages as a few lines."""
+    """Return how many messages are upcoming as a few lines."""
     spans = ((60, "1m"), (600, "10m"), (3600, "1h"), (86_400, "24h"))
     return [f"within {word:>3}  {count(upcoming.within(s), 'message')}" for s, word in spans]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...triage.redrive.run import Run, RunView
 
 RUNS_MAX = 100
-FAILURES_MAX = 20  # failures listed for one run
+FAILURES_MAX = 20  # the most failures that are listed for one run
 _COUNTS = ("planned", "moved", "done", "failed", "waiting")
 
 
@@ -42,7 +42,8 @@ def _about(row: ScreenRow) -> str:
 
 
 def _steer(done: str, do: Callable[[Run, str, str | None], object]) -> Callable[[Model, ScreenRow, str], str]:
-    """Return the function that a key calls: it changes the run, and returns a line with the word `done`."""
+    """Return the function that a key calls: it changes the run of the row by `do`, and returns a line with the word
+    `done`."""
 
     def act(model: Model, row: ScreenRow, reason: str) -> str:
         answer = do(model.dlq.run(row["id"]), reason, model.actor)
@@ -95,7 +96,7 @@ class RunsScreen(Screen):
 
 
 class RunReading(NamedTuple):
-    """A run, its story, its messages that failed again, and its holds."""
+    """A run, its story, its messages that failed again, and its holds as text."""
 
     view: RunView
     story: Sequence[Line]
@@ -104,7 +105,7 @@ class RunReading(NamedTuple):
 
 
 def _held(model: Model, run: Run, view: RunView) -> str:
-    """Return the holds of messages that the run has moved, as text."""
+    """Return the holds of messages that the run has moved, as text; empty if its plan cannot be read."""
     from ...status import Reasons
 
     try:
