@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
 
-from ..message import Ack, ClaimRequest, Delivery
+from ..message import ClaimRequest, Delivery
 from ..registry import Queue
 from .flow.claims import ClaimLimits
 from .rollout.pauses import TaskPauses
@@ -68,21 +68,26 @@ class Capacity:
             weights = sum(q.weight for q in queues)
             self._shares.insert(0, {q.name: math.ceil(self.capacity * q.weight / weights) for q in queues})
         self._from_dry = 1 if len(queues) > 1 and self.capacity < together else BATCH_MAX
-        self.taken: Counter[str] = Counter()
         self._retries = RetryShares(queues)
         self._dry: set[str] = set()  # queues that gave fewer messages than requested since the last wait
         self._clogged: frozenset[str] = frozenset()
 
     def asks(
-        self, leaving: Sequence[str], lease_ms: int, worker: str, lapsed_by_ms: int | None = None
+        self,
+        held: Mapping[str, int],
+        leaving: Sequence[str],
+        lease_ms: int,
+        worker: str,
+        lapsed_by_ms: int | None = None,
     ) -> list[ClaimRequest]:
         """Return the claim requests: for each queue as many messages as it and the worker have room for, within the
-        limits of flow control for each task. `leaving` has the queue of each message that the same exchange settles.
+        limits of flow control for each task. `held` has the number of messages that the worker holds of each queue,
+        `leaving` the queue of each message that the same exchange settles.
 
         A dry queue is left out, so that the next one gets its room. If the exchange settles messages anyway, a dry
         queue is included, to notice new messages: with a limit of one if others need its room.
         """
-        rooms = self._rooms(Counter(leaving))
+        rooms = self._rooms(held, Counter(leaving))
         if self._flow is None:
             wanted = [(name, room, _NONE) for name, room in rooms.items()]
         else:
@@ -106,12 +111,12 @@ class Capacity:
                 queues.append((name, room, skip if name in self._clogged else skip | more))
         return queues
 
-    def _rooms(self, leaving: Counter[str]) -> dict[str, int]:
-        free = min(self.capacity - self.taken.total() + leaving.total(), self._claim_max)
+    def _rooms(self, held: Mapping[str, int], leaving: Counter[str]) -> dict[str, int]:
+        free = min(self.capacity - sum(held.values()) + leaving.total(), self._claim_max)
         rooms = dict.fromkeys(self._most, 0)
         for share in self._shares:
             for name, most in share.items():
-                room = most - self.taken[name] + leaving[name] - rooms[name]
+                room = most - held[name] + leaving[name] - rooms[name]
                 if name in self._dry:
                     room = min(room, self._from_dry - rooms[name]) if leaving else 0
                 more = max(0, min(room, free))
@@ -119,12 +124,12 @@ class Capacity:
                 free -= more
         return {name: room for name, room in rooms.items() if room > 0}
 
-    def asks_to_wait(self, lease_ms: int, worker: str) -> tuple[list[ClaimRequest], float]:
+    def asks_to_wait(self, held: Mapping[str, int], lease_ms: int, worker: str) -> tuple[list[ClaimRequest], float]:
         """Return requests of one message for each queue with room, to wait for its due time, and the ms until flow
         control may allow more."""
-        if self.taken.total() >= self.capacity:
+        if sum(held.values()) >= self.capacity:
             return [], math.inf
-        free = [name for name, most in self._most.items() if self.taken[name] < most]
+        free = [name for name, most in self._most.items() if held[name] < most]
         left = self._left or None
         if self._flow is None and left is None:
             return [ClaimRequest(name, 1, lease_ms, worker=worker) for name in free], math.inf
@@ -208,20 +213,8 @@ class QueueLimit(Generic[T]):
     as always with infinite weights, the queue that was created first does.
     """
 
-    def __init__(
-        self,
-        limit: int,
-        worker: WorkerLimit[T],
-        weight: float = math.inf,
-        ack: Ack = Ack(),
-        *,
-        park_ms: int = 0,
-        store: Any = None,
-    ) -> None:
+    def __init__(self, limit: int, worker: WorkerLimit[T], weight: float = math.inf) -> None:
         self._limit, self._worker, self._weight = limit, worker, weight
-        self.park_ms = park_ms  # ms for which an unroutable message waits for a newer worker
-        self.store = store  # the store, which knows why an encrypted message cannot be opened
-        self.ack = ack  # the Ack for a done message; the queue's retention may keep such messages
         self._running = 0
         self._waiting: deque[T] = deque()
         worker.queues.append(self)

@@ -8,8 +8,7 @@ settlement.py decides what follows.
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +47,19 @@ if TYPE_CHECKING:
 _NO_POLICY = Policy()
 
 
+class WorkerQueue(Struct, frozen=True, eq=False):
+    """The limit of a queue in this process, and the worker's rules for its messages."""
+
+    limit: QueueLimit[Execution]
+    ack: Ack = Ack()  # the Ack for a done message; the queue's retention may keep such messages
+    park_ms: int = 0  # ms for which an unroutable message waits for a newer worker
+
+
 class Execution(Struct, gc=False, eq=False):
     """A claimed message in this process. `cause` is why the worker ends it early: timeout, lease, drain or hang."""
 
     delivery: Delivery
-    limit: QueueLimit[Execution]
+    queue: WorkerQueue
     until_s: float  # time.monotonic() at which the lease ends
     slot: int = -1  # its slot in the crash ledger; -1: none
     task: Any = None  # the TaskSpec; admission sets it and the arguments
@@ -149,17 +156,18 @@ class Execution(Struct, gc=False, eq=False):
 
 
 class InFlightExecutions:
-    """The executions whose leases a worker holds. Each has a slot in the crash ledger and counts as `taken` for its
-    queue.
+    """The executions whose leases a worker holds. Each has a slot in the crash ledger.
 
     `ended` is called for each counted one that is removed. Used by the store thread; other threads may call `all`.
     """
 
     def __init__(
-        self, taken: Counter[str], slots: CrashSlots | None, ended: Callable[[Execution], None] | None
+        self, queues: Iterable[str], slots: CrashSlots | None, ended: Callable[[Execution], None] | None
     ) -> None:
         self._held: dict[Receipt, Execution] = {}
-        self._taken, self._slots, self._ended = taken, slots, ended
+        self._counts = dict.fromkeys(queues, 0)
+        self.counts: Mapping[str, int] = self._counts  # the number of executions, by queue
+        self._slots, self._ended = slots, ended
         self.claimed = 0  # the number of executions added so far
 
     def __len__(self) -> int:
@@ -170,16 +178,17 @@ class InFlightExecutions:
         return list(self._held.values())
 
     def add(self, executions: Sequence[Execution]) -> None:
-        """Add executions to those held, count them as taken, and give each a slot in the ledger."""
-        held = self._held
+        """Add executions to those held, count them for their queues, and give each a slot in the ledger."""
+        held, counts = self._held, self._counts
         for execution in executions:
-            held[execution.delivery.receipt] = execution
+            delivery = execution.delivery
+            held[delivery.receipt] = execution
+            counts[delivery.message.queue] += 1
         if self._slots is not None:
             slots = self._slots.take([execution.delivery.message for execution in executions])
             for execution, slot in zip(executions, slots, strict=True):
                 execution.slot = slot
         self.claimed += len(executions)
-        self._taken.update([execution.delivery.message.queue for execution in executions])
 
     def still(self, executions: Sequence[Execution]) -> list[Execution]:
         """Return those of `executions` whose leases the worker still holds."""
@@ -188,9 +197,13 @@ class InFlightExecutions:
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
         """Stop holding the executions of these deliveries, which are settled or whose leases are lost."""
-        pop, ended = self._held.pop, self._ended
-        going = [execution for d in deliveries if (execution := pop(d.receipt, None)) is not None]
-        self._taken.subtract(Counter([execution.delivery.message.queue for execution in going]))
+        pop, counts, ended = self._held.pop, self._counts, self._ended
+        going = []
+        for delivery in deliveries:
+            execution = pop(delivery.receipt, None)
+            if execution is not None:
+                going.append(execution)
+                counts[delivery.message.queue] -= 1
         if ended is not None:
             for execution in going:
                 if execution.counted:
@@ -199,7 +212,7 @@ class InFlightExecutions:
             self._slots.give([execution.slot for execution in going])
 
 
-def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms: int) -> bool:
+def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], store: Store, now_ms: int) -> bool:
     """Set the execution's task and arguments and return True, or set its decision and fault and return False."""
     message = execution.delivery.message
     task = tasks.get(message.task)
@@ -213,9 +226,9 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], now_ms:
             return judge(execution, unread(error, execution), now_ms)
     signals = NO_SIGNALS if execution.refusal is None else Signals(refusal=execution.refusal)
     if (message.progress is not None or message.content.startswith(SEALED)) and is_closed(message):
-        signals = _closed(execution, message)
+        signals = _closed(execution, store)
     elif task is None or message.version > task.version:
-        signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=execution.limit.park_ms)
+        signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=execution.queue.park_ms)
         task = None
     elif execution.task is None and has_nothing(execution, task):
         return False
@@ -257,15 +270,15 @@ def unread(error: Unreadable, execution: Execution) -> Signals:
     if isinstance(error, Tampered):
         return Signals(tampered=str(error))
     if isinstance(error, UnknownArguments):
-        return Signals(unroutable=str(error), park_ms=execution.limit.park_ms, unknown=error.names)
+        return Signals(unroutable=str(error), park_ms=execution.queue.park_ms, unknown=error.names)
     return Signals(unreadable=str(error))
 
 
-def _closed(execution: Execution, message: Message) -> Signals:
+def _closed(execution: Execution, store: Store) -> Signals:
     """Return the signals of a message that is still encrypted."""
     from ..crypto import why_closed  # imported here, as it needs the extra package `cryptography`
 
-    return unread(why_closed(execution.limit.store, message), execution)
+    return unread(why_closed(store, execution.delivery.message), execution)
 
 
 def has_nothing(execution: Execution, task: TaskSpec) -> bool:
@@ -296,7 +309,7 @@ def judge(execution: Execution, signals: Signals, now_ms: int) -> bool:
     execution.decision = decision
     if signals.unroutable is not None:
         execution.unroutable = signals
-        execution.limit.meet_newer()
+        execution.queue.limit.meet_newer()
     if signals.locked is not None:
         if decision.why == "parked" and not reports_key_missing(message):
             execution.fault = classify(KeyMissing(signals.locked), ((KeyMissing, Kind.UNROUTABLE),))
@@ -355,8 +368,8 @@ class Admission:
             apart = {id(execution) for execution in suspects if self._is_set_apart(execution)}
             self._set_apart([execution for execution in suspects if id(execution) in apart])
             admitted = [execution for execution in admitted if id(execution) not in apart]
-        for limit, of_queue in groupby(admitted, key=_limit_of):
-            for execution in limit.enter(list(of_queue)):
+        for queue, of_queue in groupby(admitted, key=_queue_of):
+            for execution in queue.limit.enter(list(of_queue)):
                 if execution.task.place == "loop" and not execution.apart:
                     self._start_on_loop(execution)
                 else:
@@ -377,5 +390,5 @@ class Admission:
         return escapes(message) if execution.apart else execution.company < ANY
 
 
-def _limit_of(execution: Execution) -> QueueLimit[Execution]:
-    return execution.limit
+def _queue_of(execution: Execution) -> WorkerQueue:
+    return execution.queue

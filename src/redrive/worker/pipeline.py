@@ -68,8 +68,8 @@ class Pipeline:
 
     def admit(self, executions: Sequence[Execution]) -> list[Execution]:
         """Set the task and the arguments of executions that may run, and return these; the others get a decision."""
-        now_ms, tasks = self._store.now_ms(), self._tasks
-        return [execution for execution in executions if admit_execution(execution, tasks, now_ms)]
+        store, tasks, now_ms = self._store, self._tasks, self._store.now_ms()
+        return [execution for execution in executions if admit_execution(execution, tasks, store, now_ms)]
 
     def look_committed(self, executions: Sequence[Execution]) -> None:
         """Read which handlers have completed their idempotency keys themselves. Call this before `decide`. Raises

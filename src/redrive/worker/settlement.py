@@ -54,7 +54,7 @@ def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
     if execution.plain and started_s and execution.fault is None:
         context = execution.context
         if context is None or context.end() is None:
-            settlement, run_s = Settlement(delivery.receipt, execution.limit.ack), execution.finished_s - started_s
+            settlement, run_s = Settlement(delivery.receipt, execution.queue.ack), execution.finished_s - started_s
             return Outcome(settlement, delivery, run_s, None, started_s, True)
     if not started_s and execution.decision is None and execution.fault is None and not execution.over:
         return released(execution, now_ms)  # the handler never began, so an ack would lose the message
@@ -104,7 +104,7 @@ def _with_run(fault: Fault, run_s: float | None) -> Fault:
 
 
 def _done(execution: Execution, extras: Extras | None) -> Settlement:
-    receipt, ack, asked_ms = execution.delivery.receipt, execution.limit.ack, execution.delivery.message.keep_ms
+    receipt, ack, asked_ms = execution.delivery.receipt, execution.queue.ack, execution.delivery.message.keep_ms
     degraded, follow_ups = (None, ()) if extras is None else (extras.degraded, tuple(extras.follow_ups))
     result = execution.result if asked_ms else None
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
@@ -114,7 +114,7 @@ def _done(execution: Execution, extras: Extras | None) -> Settlement:
 def _as_before(execution: Execution, record: KeyRecord, run_s: float | None) -> Outcome:
     """Return a duplicate's outcome: done, with the result in its key's `record`, which was written with the
     follow-ups."""
-    ack, asked_ms = execution.limit.ack, execution.delivery.message.keep_ms
+    ack, asked_ms = execution.queue.ack, execution.delivery.message.keep_ms
     keep_ms = None if ack.keep_ms is None else max(ack.keep_ms, asked_ms)
     result = record.result if asked_ms else None
     settlement = Settlement(execution.delivery.receipt, Ack(record.degraded, keep_ms), None, (), result)

@@ -21,10 +21,10 @@ from ..errors import EnqueueError, StoreError, Unsupported
 from ..message import Ack, ClaimRequest, Delivery
 from ..store import Store
 from .burst import Burst
-from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
+from .capacity import BATCH_MAX, Capacity, WorkerLimit
 from .crash.suspects import Suspects
 from .delivery_events import Reporter
-from .execution import Admission, Execution, InFlightExecutions
+from .execution import Admission, Execution, InFlightExecutions, WorkerQueue
 from .hang import Hangs, unbegun
 from .leases import LeaseRenewals
 from .outage import Outage
@@ -67,7 +67,7 @@ class StoreLoop:
         *,
         capacity: Capacity,
         limit: WorkerLimit[Execution],
-        limits: Mapping[str, QueueLimit[Execution]],
+        queues: Mapping[str, WorkerQueue],
         in_flight: InFlightExecutions,
         leases: LeaseRenewals,
         admission: Admission,
@@ -87,7 +87,7 @@ class StoreLoop:
     ) -> None:
         self._store, self._name, self._pipeline, self._lease_s = store, name, pipeline, lease_s
         self._limit = limit
-        self._capacity, self._limits, self._in_flight, self._leases = capacity, limits, in_flight, leases
+        self._capacity, self._queues, self._in_flight, self._leases = capacity, queues, in_flight, leases
         self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
         self._services, self._burst, self._newer = services, burst, newer
         self._pauses, self._hangs = pauses, hangs
@@ -128,7 +128,7 @@ class StoreLoop:
         leaving = [o.delivery.message.queue for o in self._outcomes]
         if self._store.traits.releases:  # SQS hands out leases itself
             self._lapsed_by_ms = self._outage.lapsed_by_ms(self._store.now_ms())
-        return self._capacity.asks(leaving, self._lease_ms, self._name, self._lapsed_by_ms)
+        return self._capacity.asks(self._in_flight.counts, leaving, self._lease_ms, self._name, self._lapsed_by_ms)
 
     def _hold(self, deliveries: Sequence[Delivery], until_s: float) -> None:
         """Hold new deliveries until they are settled, and let the event loop admit those that may run."""
@@ -136,7 +136,7 @@ class StoreLoop:
         for delivery in deliveries:
             message = delivery.message
             crash = self._leases.lose_earlier(message.id) if message.crashes else None
-            executions.append(Execution(delivery, self._limits[message.queue], until_s, crash=crash))
+            executions.append(Execution(delivery, self._queues[message.queue], until_s, crash=crash))
         self._in_flight.add(executions)
         over = self._pipeline.reserve(executions)
         if over:
@@ -178,7 +178,7 @@ class StoreLoop:
     def _release_unstarted(self) -> None:
         """While draining, release the executions that have not started and, after the grace, also the running ones."""
         now_ms = self._store.now_ms()
-        unstarted = [execution for limit in self._limits.values() for execution in limit.close()]
+        unstarted = [execution for queue in self._queues.values() for execution in queue.limit.close()]
         unstarted += self._suspects.close()
         if self.grace_over.is_set():
             finished = set(self._finished.executions)
@@ -277,7 +277,7 @@ class StoreLoop:
                 self._reporter.warn("worker_back", f"it goes on after {show(round(now_s - before.since_s))}")
             return
         for name in stopped:
-            self._limits[name].withdraw()
+            self._queues[name].limit.withdraw()
         left = unbegun([each for each in self._in_flight.all() if each.delivery.message.queue in stopped])
         now_ms = self._store.now_ms()
         for each in left:
@@ -290,7 +290,8 @@ class StoreLoop:
         self._finished.waiting = True
         if not self._finished.executions:  # after the flag is set: what finishes from here on nudges the store
             no_claims: tuple[list[ClaimRequest], float] = ([], math.inf)
-            asks, wake_ms = no_claims if self._closed else self._capacity.asks_to_wait(self._lease_ms, self._name)
+            held, lease_ms = self._in_flight.counts, self._lease_ms
+            asks, wake_ms = no_claims if self._closed else self._capacity.asks_to_wait(held, lease_ms, self._name)
             if self._left:
                 asks, wake_ms = [], LEFT_S * 1000
             began_s = time.monotonic()

@@ -17,7 +17,7 @@ from .crash.pulse import Pulse
 from .crash.recovery import recover
 from .crash.suspects import Suspects
 from .delivery_events import Reporter
-from .execution import Admission, Execution, InFlightExecutions
+from .execution import Admission, Execution, InFlightExecutions, WorkerQueue
 from .executors.app_import import origin_of
 from .executors.executors import Executors
 from .executors.processes import ProcessExecutor, Recycling
@@ -70,17 +70,8 @@ class Worker:
         self._total = total or sum(q.concurrency for q in queues)
         park_ms, weighted = math.ceil(park_for_s * 1000), any(q.weight != 1 for q in queues)
         self._limit: WorkerLimit[Execution] = WorkerLimit(self._total)
-        self._limits = {
-            q.name: QueueLimit(
-                q.concurrency,
-                self._limit,
-                q.weight if weighted else math.inf,
-                q.retention.ack,
-                park_ms=park_ms,
-                store=store,
-            )
-            for q in queues
-        }
+        limits = {q.name: QueueLimit(q.concurrency, self._limit, q.weight if weighted else math.inf) for q in queues}
+        self._worker_queues = {q.name: WorkerQueue(limits[q.name], q.retention.ack, park_ms) for q in queues}
         self._processes = self._process_executor(Recycling(*recycle), suspect_processes)
         self.name, self._slots, self._complaint = identity(store, name)
         self._reporter = Reporter(app.events, store, self.name, app.flusher)
@@ -91,13 +82,12 @@ class Worker:
         self._claims = None if self._flow is None else self._flow.claims
         left = self._pauses = TaskPauses()
         self._newer = Newer(store, app.tasks, lambda: self._in_flight.all(), left, burst=burst)
+        ended = None if self._flow is None else self._flow.left
+        held = self._in_flight = InFlightExecutions(self._worker_queues, self._slots, ended)
         self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims, left)
-        self._in_flight = InFlightExecutions(
-            self._capacity.taken, self._slots, None if self._flow is None else self._flow.left
-        )
-        self._hangs = Hangs(self._in_flight, self._limits, lambda: self._executors.tasks.turned_s, lease_s)
+        self._hangs = Hangs(held, limits, lambda: self._executors.tasks.turned_s, lease_s)
         self._presence = WorkerPresence(
-            store, self.name, app.spec, self.queues, self._in_flight, self._capacity.taken, lambda: self.draining,
+            store, self.name, app.spec, self.queues, held, lambda: self.draining,
             lambda: self._services.carried(), self._notice, self.drain,
             Waking(store, [q.name for q in queues], app.tasks, lambda: self.draining).renewed, self._hangs,
         )  # fmt: skip
@@ -190,7 +180,7 @@ class Worker:
             pipeline,
             capacity=self._capacity,
             limit=self._limit,
-            limits=self._limits,
+            queues=self._worker_queues,
             in_flight=in_flight,
             leases=self._leases,
             admission=admission,

@@ -22,7 +22,7 @@ from redrive.events import Notice
 from redrive.message import ClaimRequest, Delivery
 from redrive.observe.logs import TextLog
 from redrive.worker.capacity import QueueLimit, WorkerLimit
-from redrive.worker.execution import Execution
+from redrive.worker.execution import Execution, WorkerQueue
 from redrive.worker.hang import LEAST_S, PAUSED_S, Hangs, unbegun
 
 LEASE = "3s"  # so silence of a second is a hang
@@ -255,7 +255,7 @@ def test_a_queue_hangs_if_all_its_places_are_past_their_timeouts(
 
 def execution_of(app: App) -> Execution:
     [delivery] = app.store.exchange([], [ClaimRequest("stats", 1, 60_000)]).deliveries
-    run = Execution(delivery, QueueLimit(1, WorkerLimit(1)), time.monotonic() + 60)
+    run = Execution(delivery, WorkerQueue(QueueLimit(1, WorkerLimit(1))), time.monotonic() + 60)
     run.task = app.tasks["charge"]
     return run
 

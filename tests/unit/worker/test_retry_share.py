@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,7 +75,7 @@ def delivered(count: int) -> list[Delivery]:
 
 def asked(capacity: Capacity, given: int | None = None) -> ClaimRequest:
     """One round: what is asked for, and that it gave so many, all of them by default."""
-    [ask] = capacity.asks([], LEASE_MS, "w")
+    [ask] = capacity.asks(Counter(), [], LEASE_MS, "w")
     capacity.note([ask], delivered(ask.limit if given is None else given), frozenset())
     return ask
 

@@ -208,7 +208,7 @@ def test_the_wait_is_no_part_of_the_time_its_retries_may_take() -> None:
 def test_the_app_goes_before_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDRIVE_PARK_FOR", "7s")
     for app, park_ms in ((App("memory://"), 7_000), (App("memory://", park_for="8s"), 8_000)):
-        assert [limit.park_ms for limit in app.worker()._limits.values()] == [park_ms]
+        assert [queue.park_ms for queue in app.worker()._worker_queues.values()] == [park_ms]
     with pytest.raises(ValueError, match="park_for"):
         App("memory://", park_for=-1)
 

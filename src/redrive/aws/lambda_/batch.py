@@ -29,7 +29,7 @@ from ...registry import Registry
 from ...task import TaskSpec
 from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import Reporter
-from ...worker.execution import Execution
+from ...worker.execution import Execution, WorkerQueue
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import KeyClaims
 from ...worker.pipeline import Pipeline
@@ -165,10 +165,8 @@ class Batches:
         known = self._app.queues.get(queue)
         ack = Ack() if known is None else known.retention.ack
         most = len(deliveries) or 1
-        limit: QueueLimit[Execution] = QueueLimit(
-            most, WorkerLimit(most), ack=ack, park_ms=self._park_ms, store=self._store
-        )
-        executions = [Execution(delivery, limit, math.inf) for delivery in deliveries]
+        of_batch = WorkerQueue(QueueLimit(most, WorkerLimit(most)), ack, self._park_ms)
+        executions = [Execution(delivery, of_batch, math.inf) for delivery in deliveries]
         pipeline = self._pipeline(bounded(self._app.tasks, max(0.001, end_s - time.monotonic())))
         pipeline.reserve(executions)
         pipeline.admit([execution for execution in executions if not execution.over])

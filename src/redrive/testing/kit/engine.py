@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...duration import show
 from ...errors import ConfigError, EnqueueError
@@ -20,7 +21,7 @@ from ...fault import Fault
 from ...message import ClaimRequest, Settled
 from ...worker.capacity import QueueLimit, WorkerLimit
 from ...worker.delivery_events import Reporter, fate
-from ...worker.execution import Execution
+from ...worker.execution import Execution, WorkerQueue
 from ...worker.flow.controller import Flow
 from ...worker.idempotency import KeyClaims
 from ...worker.pipeline import Pipeline
@@ -92,7 +93,7 @@ class Engine:
         self._flows: dict[int, Flow] = {}  # by id() of the app
         self._pipelines: dict[int, Pipeline] = {}  # by id() of the app
         self._keys = KeyClaims(self.tasks, store, GRACE_S, LEASE_MS / 1000)
-        self._limit: QueueLimit[Execution] = QueueLimit(1, WorkerLimit(1), store=store)
+        self._queue = WorkerQueue(QueueLimit(1, WorkerLimit(1)))
         self._redriving = KitRuns(store, clock, self.apps, lambda app: partial(self._tell, app), WORKER)
         self._busy = False
 
@@ -100,7 +101,7 @@ class Engine:
         self.apps.append(app)
         self.tasks.maps.append(app.tasks)
         park_s = PARK_S if app.park_for_s is None else app.park_for_s
-        self._limit.park_ms = max(self._limit.park_ms, math.ceil(park_s * 1000))
+        self._queue = replace(self._queue, park_ms=max(self._queue.park_ms, math.ceil(park_s * 1000)))
 
     def turns(self, plan: DrainPlan, tally: DrainCounts) -> Generator[Execution]:
         """Claim and admit messages, one of each queue in turn; yield each execution for the caller to run, then settle
@@ -144,7 +145,7 @@ class Engine:
 
     def _claim(self, queue: str) -> list[Execution]:
         deliveries = self.store.exchange([], [ClaimRequest(queue, 1, LEASE_MS, worker=WORKER)]).deliveries
-        return [Execution(delivery, self._limit, math.inf) for delivery in deliveries]
+        return [Execution(delivery, self._queue, math.inf) for delivery in deliveries]
 
     def _jump(self, end_ms: float, idle: int) -> bool:
         """Move the clock to the next due time; return False if no message or redrive run is due until `end_ms`."""
@@ -167,7 +168,7 @@ class Engine:
         act = self.acts.take(run.task.name)
         rig = run.task = RiggedTask(run, act)
         at_ms, args = self._clock.now_ms(), named(rig.codec, run.args, run.kwargs)
-        self._limit.enter([run])
+        self._queue.limit.enter([run])
         yield run
         if act is not None and act.late:
             self._clock.advance(rig.policy.timeout_s)

@@ -123,12 +123,12 @@ class Suspects:
         """Choose the next group and count it as running: first the suspects with the largest company, as they are more
         likely innocent."""
         first, *others = sorted(self._waiting, key=lambda execution: -execution.company)
-        first.limit.take(force=True)
+        first.queue.limit.take(force=True)
         group = [first]
         for execution in others:
             if len(group) >= execution.company:
                 break
-            if execution.limit.take():
+            if execution.queue.limit.take():
                 group.append(execution)
         return group
 
@@ -140,7 +140,7 @@ class Suspects:
             self._later(self._watch, LOOK_S)
             return
         self._group = []
-        execution.limit.leave()  # starts no other execution, as the limits are paused
+        execution.queue.limit.leave()  # starts no other execution, as the limits are paused
         if status is not LeaseStatus.LOST:
             why = "cancelled" if status is LeaseStatus.CANCEL else "interrupted"
             execution.decision = RetryAt.released(self._now_ms(), why)

@@ -28,7 +28,7 @@ from ...registry import Registry
 from ...run_context import enter, leave
 from ...task import TaskSpec
 from ..capacity import QueueLimit, WorkerLimit
-from ..execution import Execution
+from ..execution import Execution, WorkerQueue
 from ..middleware import refuse_coroutine
 from ..settlement import fault_of
 from .app_import import become_child
@@ -50,9 +50,7 @@ class ChildServer:
         self._threads: ThreadPoolExecutor | None = None  # for sync handlers that run concurrently
         self._tasks: set[asyncio.Task[None]] = set()
         self._executions: dict[int, Execution] = {}  # by the number of the ChildWork
-        self._limit: QueueLimit[Execution] = QueueLimit(
-            1, WorkerLimit(1)
-        )  # this limit is never reached: the worker limits the child's executions
+        self._queue = WorkerQueue(QueueLimit(1, WorkerLimit(1)))  # never reached: the worker limits the executions
         self._pid = os.getpid()
         self._came: asyncio.Future[None] | None = None
         link.stopped = self._stopped
@@ -75,7 +73,7 @@ class ChildServer:
         message, now_s = work.message, time.monotonic()
         task: TaskSpec = self._app.tasks[message.task]
         delivery = Delivery(message, Receipt(0, message.fence), 0)
-        execution = Execution(delivery, self._limit, float("inf"), task=task, claim=work.claim)
+        execution = Execution(delivery, self._queue, float("inf"), task=task, claim=work.claim)
         execution.started_s = now_s
         execution.context = ChildContext(
             message, work.deadline_s, task, execution.delivery.receipt,

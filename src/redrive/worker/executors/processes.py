@@ -293,7 +293,7 @@ class ProcessExecutor:
         """Finish an execution, and start those that its end lets start."""
         execution.finished_s = time.monotonic()
         self._finished.append(execution)
-        for following in execution.limit.leave():
+        for following in execution.queue.limit.leave():
             self.start(following) if following.executor == "process" else self._start_other(following)
 
     def _put_off(self, execution: Execution, pool: ChildPool) -> None:

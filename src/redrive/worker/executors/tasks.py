@@ -90,8 +90,8 @@ class TaskExecutor:
 
     def _flush(self) -> None:
         finished, self._finished = self._finished, []
-        for limit, number in Counter([execution.limit for execution in finished]).items():
-            for following in limit.leave(number):
+        for queue, number in Counter([execution.queue for execution in finished]).items():
+            for following in queue.limit.leave(number):
                 (self.start if following.executor == "loop" else self._start_other)(following)
         self._finish(finished)
 

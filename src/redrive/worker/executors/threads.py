@@ -66,7 +66,7 @@ class ThreadExecutor:
             leave(token)
         execution.finished_s = time.monotonic()
         self._finish((execution,))
-        for following in execution.limit.leave():
+        for following in execution.queue.limit.leave():
             if following.executor == "thread":
                 return following
             self._start_other(following)

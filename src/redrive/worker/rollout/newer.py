@@ -121,7 +121,7 @@ class Newer(Service):
             like = [
                 execution
                 for execution in held
-                if execution.limit is some[0].limit and name in (EVERY_TASK, execution.delivery.message.task)
+                if execution.queue is some[0].queue and name in (EVERY_TASK, execution.delivery.message.task)
             ]
             self._pauses.rest(queue, name, mostly=2 * len(some) >= len(like))
 

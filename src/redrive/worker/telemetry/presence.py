@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from ...events import Notify
@@ -17,9 +16,9 @@ from ..services import Service
 
 
 class WorkerPresence(Service):
-    """Keeps a worker's record. `taken` counts its messages by queue; `carried` returns the redrive runs that it carries
-    out. `drain` is called when a person requests it; `renewed` after each write of the record. A hang that `hangs`
-    detects is written at once. The store thread adds the durations of its exchanges to `trips`, in seconds."""
+    """Keeps a worker's record. `carried` returns the redrive runs that it carries out. `drain` is called when a person
+    requests it; `renewed` after each write of the record. A hang that `hangs` detects is written at once. The store
+    thread adds the durations of its exchanges to `trips`, in seconds."""
 
     def __init__(
         self,
@@ -28,7 +27,6 @@ class WorkerPresence(Service):
         app: str | None,
         queues: Sequence[Queue],
         in_flight: InFlightExecutions,
-        taken: Counter[str],
         draining: Callable[[], bool],
         carried: Callable[[], Sequence[str]],
         notice: Notify,
@@ -37,7 +35,7 @@ class WorkerPresence(Service):
         hangs: Hangs,
     ) -> None:
         self._store, self._name, self._app, self._queues = store, name, app, queues
-        self._in_flight, self._taken, self._draining = in_flight, taken, draining
+        self._in_flight, self._draining = in_flight, draining
         self._carried, self._hangs = carried, hangs
         self._lag, self._claims = LoopLag(), RateMeter()
         self._was_draining, self._hang = False, hangs.hang
@@ -75,7 +73,10 @@ class WorkerPresence(Service):
             draining=self._draining(),
             queues=tuple(
                 QueueWork(
-                    name=q.name, concurrency=q.concurrency, held=self._taken[q.name], oldest_due_ms=oldest.get(q.name)
+                    name=q.name,
+                    concurrency=q.concurrency,
+                    held=self._in_flight.counts[q.name],
+                    oldest_due_ms=oldest.get(q.name),
                 )
                 for q in self._queues
             ),
