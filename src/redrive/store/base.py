@@ -45,7 +45,7 @@ class LargeBodies(Protocol):
 
 
 class Usage(NamedTuple):
-    """Calls to a service that bills by the request, by action; and the messages that this process settled for good."""
+    """Calls by action to a service that bills by the request, and how many messages this process settled for good."""
 
     requests: Mapping[str, int]
     processed: int
@@ -62,7 +62,7 @@ class StoreBase(ABC):
     large_bodies: LargeBodies | None = None  # None: no blob storage
     blobs_place: str | None = None  # this store's prefix in a shared blob storage; None: it is in a cell
     adopts: bool = False  # True if `adopt` takes messages that a service received for this process
-    drive: Callable[[Callable[[], bool], float | None], None] | None = None  # in tests: works until the first is true
+    drive: Callable[[Callable[[], bool], float | None], None] | None = None  # tests: works until the function is true
 
     def usage(self) -> Usage | None:
         """Return the calls so far to a service that bills by the request; None if the store uses no such service."""

@@ -59,7 +59,7 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
 
 
 def leased(message: Message, ask: ClaimRequest, alone: bool, now_ms: int) -> Message:
-    """The message as claimed. After a lease that ran out, it counts a crash (`alone`: it ran alone), no attempt."""
+    """The message as claimed. A lease that ran out counts as a crash (`alone`: it ran alone), not as an attempt."""
     ran_out = message.lane is Lane.LEASED
     return replace(
         message,

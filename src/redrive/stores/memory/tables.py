@@ -46,7 +46,7 @@ class Tables:
         self.groups: dict[GroupName, GroupLine] = {}
         self._waiting: dict[str, list[tuple[int, int]]] = {}  # by queue: (due_ms, seq) of messages that wait to join
         self._touched: set[GroupName] = set()  # groups to admit to: they may have a free place or a new message
-        self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: ungrouped and admitted ones
+        self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: messages that a claim may find
         self._retries: dict[str, tuple[Retries, ...]] = {}  # by queue, then priority: messages that failed before
         self._holders: dict[tuple[str, str], Holder] = {}  # by (task, key)
         self._cells: dict[str, CellRow] = {}

@@ -292,7 +292,8 @@ def _words(
 
 
 def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) -> list[bool]:
-    """Return for each handle, in order, True if the verdict applied. A message may fit a later handle then too."""
+    """Return for each handle, in order, True if the verdict applied. `moved` has the handles of the messages that it
+    moved; a handle given twice counts twice only if the message still fits it."""
     words = []
     for handle in handles:
         words.append(handle in moved)

@@ -21,7 +21,7 @@ from .statements import AnyConnection, Statements
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError)
 META, DEFERRAL = 15, 16  # indexes in the rare columns of a row
-COUNTS = {"crashes": 0, "crashes_alone": 1, "redrives": 2, "held_ms": 5, "attempts_allowed": 7}  # indexes as above
+COUNTS = {"crashes": 0, "crashes_alone": 1, "redrives": 2, "held_ms": 5, "attempts_allowed": 7}  # index in rare columns
 AGAIN_S = 60.0  # pause before the next search, after one that found nothing
 
 
@@ -45,7 +45,7 @@ class Beyond:
         self._none_s = -AGAIN_S  # when the last search that found nothing was made
 
     def mend(self) -> bool:
-        """Search for such messages and quarantine them; True if there were any. Pauses after a search in vain."""
+        """Find and quarantine such messages; True if there were any. Does nothing for AGAIN_S after a vain search."""
         if time.monotonic() - self._none_s < AGAIN_S:
             return False
         rows = self._link.read(lambda c: self._st.rows(c, "beyond"))
@@ -76,7 +76,7 @@ class Beyond:
 
 
 def stand_in(row: tuple[Any, ...], *, claimed: bool = False) -> tuple[Message, Mapping[str, str]]:
-    """A message of a row's readable parts, and its unreadable columns with reasons. `claimed`: a claim has counted."""
+    """The readable parts of a row as a message, and the unreadable columns with reasons. `claimed`: after a claim."""
     parts, wrong = [*row], dict[str, str]()
     rare = None if row[9] is None else msgspec.json.decode(row[9])
     raw = {"task": row[1], "fence": str(row[3]), "attempt": str(row[4]), "lane": row[12], "faults": row[10] or ""}

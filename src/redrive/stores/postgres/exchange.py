@@ -131,7 +131,7 @@ class _One:
         self.groups_seen = bool(self._names)
 
     def wakes(self) -> Wakes:
-        """Return the queues whose waiters to wake elsewhere: messages become due, and this process may lack room."""
+        """Return the queues to wake other processes for: messages become due that this process may lack room for."""
         wakes = Wakes()
         if self._acks is None:
             wakes.update(queue for queue, _ in self._names)

@@ -25,15 +25,15 @@ from .notifications import DueSpan
 IndexPlace = tuple[int, str, int]  # (due_ms, lane, seq), in the order of the due index
 FIRST: IndexPlace = (-(2**63), "", 0)  # before the place of every message
 NEVER_MS = 2**63 - 1
-LATE_MS = 500  # a floor stays this long before now, as most transactions are shorter
-WORTH_MS = 1.0  # server time for reading up to the first message from which a floor is worth keeping
-FREE_MS = 0.25  # server time for reading all below a floor under which it is dropped
-OPEN_EVERY_S = 1.0  # pause between measurements of that time in a queue without a floor
-FRONT_EVERY_S = 0.2  # pause between looks that raise a floor
+LATE_MS = 500  # how far a floor stays below the current time: most transactions are shorter
+WORTH_MS = 1.0  # a floor is kept if reading up to the first message costs the server this much
+FREE_MS = 0.25  # a floor is dropped if reading everything below it costs the server less
+OPEN_EVERY_S = 1.0  # how often the cost is measured in a queue without a floor
+FRONT_EVERY_S = 0.2  # how often looks may raise a floor
 BEHIND_EVERY_S = 1.0  # least time between two scans of everything below a floor
-SHARE = 0.05  # share of a process's time that scans below floors may take
+SHARE = 0.05  # share of a process's time that its scans below floors may take
 SAVED_MS = 40.0  # most unused scan time that is saved for later
-PIECE_MS = 8.0  # server time of its scan from which a piece is cut
+PIECE_MS = 8.0  # a piece is cut if its scan costs the server more
 PIECES_MAX = 4096
 CUT_EVERY_S = 0.25
 SPOTS_MAX = 8
@@ -92,7 +92,7 @@ class Floor:
         self._scattered = scattered
         self._front_s = 0.0  # when the next look at the front may be sent
         self._number = 0
-        self._expected_ms: dict[int, int] = {}  # by number of a look in progress: the least due time expected since
+        self._expected_ms: dict[int, int] = {}  # by look in progress: least due time expected since it was sent
         self._open()
 
     def _open(self) -> None:
@@ -189,7 +189,7 @@ class Floor:
         allowance: LookAllowance,
     ) -> None:
         """Update the floor by a look's result: the first message it found, or None, and its cost. If other threads have
-        moved the floor since, the result is ignored. It does not count for messages expected since the look was sent,
+        moved the floor since, the result is ignored. It says nothing of messages expected since the look was sent,
         which may have been committed after it ran."""
         expected_ms = self._expected_ms.pop(look.number, FIRST[0])
         match look.aim:

@@ -100,7 +100,7 @@ class Floors:
         self._quiet_s: dict[str, float] = {}  # by queue without a floor: when to look next
         self.kept = False  # True if any floor is kept
         self._expects = False  # True: a floor is kept, or a look in progress may set one
-        self.on_kept: Callable[[], None] = lambda: None  # called when a floor is first kept
+        self.on_kept: Callable[[], None] = lambda: None  # called for each search for due looks while a floor is kept
         self.in_child()
         heirs.add(self)
 
@@ -120,8 +120,8 @@ class Floors:
 
     def meet(self, queues: Sequence[str]) -> None:
         """Look before the first claim from a queue. Otherwise a process that starts after many deletions would read
-        past all of them twice, in the claim and in a look. If the look exceeds half the URL's timeout, so would a
-        claim: then claims start near the end, and scans cover the rest in pieces. Earlier errors are raised."""
+        past all of them twice, in a claim and a look. If the look exceeds half the URL's timeout, so would a claim:
+        then claims start near the end, and scans cover the rest in pieces. A look that fails sooner raises."""
         new = sorted({*queues} - self._queues.keys())
         look = self._due(new) if new else None
         if look is None:

@@ -26,8 +26,8 @@ from .session import Session
 LOOK_EVERY_S = 2.0
 POLL_EVERY_S = 0.2
 CONNECT_AGAIN_S = (0.1, 0.5, 2.0, 10.0)
-TEND_EVERY_S = 5.0  # how often notifications are read if no thread waits
-HEAR_EVERY_S = 0.25  # the same, for some seconds after `attend`
+TEND_EVERY_S = 5.0  # how often notifications are read while no thread waits for them
+HEAR_EVERY_S = 0.25  # how often notifications are read for some seconds after `attend`
 
 
 class _Waiter:
@@ -128,7 +128,7 @@ class Listener:
                 self._spare.append(waiter)
             other = next(iter(self._waiting.values()), None)
         if other is not None:
-            other.poke()  # one of the others may have to read the connection now
+            other.poke()  # the thread that wakes may have to read the connection from now on
 
     def _is_over(self, waiter: _Waiter, due_ms: float | None, end_s: float) -> bool:
         """Sleep until the wait is over, or the next check is due; returns True if the wait is over."""

@@ -134,7 +134,7 @@ grant execute on all functions in schema {s} to ROLE;"""
 _GRANTS_TO_LOOK = """grant usage on schema {s} to ROLE;
 grant select on all tables in schema {s} to ROLE;"""
 
-# A setting of the database or server makes it read-only only for a while, so it does not count: the role's does.
+# A read-only setting of the database or server is temporary, and does not count. A setting of the role does.
 _VERSION = """select version, compatible_from, current_user::text,
     has_table_privilege(to_regclass('{s}.message'), 'insert, update, delete'),
     exists (select 1 from pg_settings where name = 'default_transaction_read_only' and setting = 'on'

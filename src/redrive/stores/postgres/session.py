@@ -42,7 +42,7 @@ BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 CANCEL_S = 0.5
 IDLE_MAX_S = 1.5  # longest pause in a transaction: its process may be suspended while it holds locks
 # Every statement of the hot path walks an index, a few rows at a time. The planner's statistics of a queue may be
-# outdated: if that was empty a minute ago, it would sort all messages. So these settings leave it no choice.
+# outdated: for a queue that was empty a minute ago it would sort all messages. These settings prevent that.
 PLANS = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -260,7 +260,7 @@ class Session:
     # -- connecting
 
     def open(self) -> PostgresServer:
-        """The facts about the server, once it is reached. Raises ConfigError if it rejects the URL's settings."""
+        """The facts about the server, once reached. Raises ConfigError if the server rejects the URL's settings."""
         if self._first is None:
             with self._opening:
                 if self._first is None:

@@ -359,7 +359,7 @@ def settle_each(
     held = {(hex_of(seq), fence): cancel for seq, fence, cancel in current.fetchall()}
     words, batch, drafts = list[Settled](), SettlementBatch(), list[Draft]()
     for s in settlements:
-        cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)  # removed: its second use is stale
+        cancel = held.pop((seq_of(s.receipt.handle), s.receipt.fence), None)  # popped: a receipt's second use is stale
         if cancel is None or not cells.swap(s.swaps):
             words.append(Settled.STALE)
             continue

@@ -1,4 +1,4 @@
-"""Translate errors of redis-py: is a retry useful, on which connection, and which error is raised in the end?"""
+"""Classify errors of redis-py: is the call repeated, on which connection, and which error is raised in the end?"""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ _is_handle = re.compile("[0-9a-f]{44}[0-3].", re.S).match
 
 
 class HeldReceipts:
-    """The receipts of some that may be valid, in the form that scripts take."""
+    """Those of the receipts that may be valid, in the form that scripts take."""
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
         self.at = [

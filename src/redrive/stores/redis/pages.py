@@ -123,7 +123,7 @@ class RedisSearch:
     def _pages(
         self, next_places: Callable[[RestPlace], tuple[list[RestPlace], RestPlace | None]], after: RestPlace
     ) -> Iterator[tuple[RestPlace, WithFault]]:
-        """Yield messages with their places. `next_places`: the places after one, and where its search stopped."""
+        """Yield messages after `after` with their places. `next_places` returns further places and where it stopped."""
         while True:
             places, looked = next_places(after)
             for place, stored in zip(

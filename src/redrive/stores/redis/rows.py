@@ -295,7 +295,7 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
 
 
 def _known(rare: list[Any], faults: list[bytes]) -> dict[int, tuple[bytes, list[bytes], bytes | None, int]]:
-    """Return, by its index, what is stored of each message claimed before: state, faults, progress, and due time."""
+    """Return by index what is stored of the messages that were claimed before: state, faults, progress and due time."""
     known, first = {}, 0
     for n in range(0, len(rare), 5):
         last = first + rare[n + 2]

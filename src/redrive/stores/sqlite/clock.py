@@ -38,7 +38,7 @@ WAIT_MS = 10 * 60_000  # how long the wall clock must stay ahead before the stor
 AWAY_MS = 24 * 3600_000  # a store's time further ahead at the machine's start is from a wrong clock
 SAVE_EVERY_MS = 60_000
 LOOK_EVERY_MS = 1000  # how often a process checks if another one has changed the mark
-QUIET_EVERY_MS = 10_000  # how often a process that waits for no message to be leased checks that
+QUIET_EVERY_MS = 10_000  # how often a process checks that nothing is leased, once the store's time may follow
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs during sleep, as macOS's clock does
 
 

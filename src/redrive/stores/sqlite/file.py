@@ -161,7 +161,7 @@ class FileWriter:
 
 
 class SqliteFile(Store):
-    """The parts that all of the store shares. Damaged rows that a write meets are quarantined, and it is repeated."""
+    """The parts that all of the store shares. A write quarantines damaged rows in its way, then starts again."""
 
     traits = Traits(name="sqlite", one_machine=True)
 

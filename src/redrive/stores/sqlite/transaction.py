@@ -65,7 +65,7 @@ def _begin(c: sqlite3.Connection) -> None:
 
 
 def after_commit(tx: Any, do: Callable[[], None]) -> None:
-    """Call `do` when `tx`, a session of SQLAlchemy, commits. For other transactions, waiters notice it by polling."""
+    """Call `do` when `tx`, a session of SQLAlchemy, commits. Waiters notice other commits by polling."""
     orm, event = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.event")
     if orm is not None and event is not None and isinstance(tx, orm.Session):
         if _WAITING not in tx.info:  # one listener per session, as no listener can be removed, not even with once=

@@ -1,6 +1,6 @@
 """Triage verdicts and imports in the SQLite store.
 
-Like settlements they are batched, in a few statements for any number: a worker executes redrive runs too.
+Like settlements they are batched, in a few statements for any number: a worker carries out redrive runs too.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class Writes:
         deferrals: list[list[Any]] = []
         drafts: list[Draft] = []
         for s in settlements:
-            cancel = held.pop((s.receipt.handle, s.receipt.fence), None)  # removed: a second use is stale
+            cancel = held.pop((s.receipt.handle, s.receipt.fence), None)  # popped: a receipt's second use is stale
             if cancel is None or (cells is not None and not cells.try_all(s.swaps)):
                 words.append(Settled.STALE)
                 continue

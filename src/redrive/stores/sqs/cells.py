@@ -93,7 +93,7 @@ def check_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
 
 
 def apply_swaps(cells: Cells, swaps: Sequence[Swap]) -> None:
-    """Apply the swaps, those of the audit log last. Raises Conflict if one does not apply; others may have."""
+    """Apply the swaps, those of the audit log last. Raises Conflict if one fails; others may be applied then."""
     audit_swaps = [swap for swap in swaps if swap.key.startswith("audit")]
     for some in ([swap for swap in swaps if not swap.key.startswith("audit")], audit_swaps):
         if some and not all(cells.swap(some)):
@@ -147,7 +147,7 @@ class BesideStores:
                 part.connect()
 
     def requests(self) -> Counter[str]:
-        """Return the number of calls to the cells by action; empty without cells of their own."""
+        """Return the calls to the cells by action; empty if there are none, or they are the triage store's."""
         return Counter() if self._own is None else Counter(self._own.requests)
 
     def doctor(self) -> list[str]:

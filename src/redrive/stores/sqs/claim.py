@@ -120,7 +120,7 @@ class Claims:
         return deliveries
 
     def _hop(self, steps: Sequence[SettleStep]) -> None:
-        """Send the copies or hide the messages of these steps. If that fails, a message returns as its lease ends."""
+        """Send the copies or hide the messages of these steps. After a failure SQS delivers the message again."""
         self._settling.send(steps)
         self._settling.keep(steps)
         done = [step for step in steps if step.error is None and step.word is Settled.OK]

@@ -84,7 +84,7 @@ class InFlightMessages:
         with self.lock:
             if len(self._hidden) > self._hidden_max:
                 self._hidden = {id: one for id, one in self._hidden.items() if one[1] > now_ms}
-                self._hidden_max = max(HIDDEN_MAX, 2 * len(self._hidden))  # so examined rarely
+                self._hidden_max = max(HIDDEN_MAX, 2 * len(self._hidden))  # bounds how often the entries are examined
             for held, until_ms in waiting:
                 self._hidden[held.sqs_id] = held.queue.url, until_ms
 

@@ -42,7 +42,7 @@ LEASE_MS = 60_000  # how long messages that a killed pump claimed wait for the n
 PAUSE_S = (0.5, 60.0)  # first and longest pause after a queue accepted nothing
 LOOK_S = 5.0  # longest time between two looks of the thread for new queues
 OWNER = "outbox"  # the cell with the owner of this triage store's outbox
-SETTLE_S = 1.0  # how long a dead letter waits for the pump that sent it to settle
+SETTLE_S = 1.0  # how long a dead letter waits until the pump that sent its message has settled
 UNROUTED = "unrouted"  # stored as the task of a message without one, as stores require a task
 WIDE = 1000  # width of groups in the outbox whose order does not matter
 

@@ -33,7 +33,7 @@ SYSTEM = [
 
 
 class Received(Struct, frozen=True, gc=False):
-    """A message as SQS delivered it: when, and until when SQS hides it."""
+    """A message from SQS, the time at which it was received, and the time until which SQS hides it."""
 
     raw: dict[str, Any]
     at_ms: int
@@ -57,7 +57,7 @@ class QueueInbox:
         self.begun_s = 0.0  # when the last receive began
         self.error: StoreError | ConfigError | None = None  # the last receive's error, or None
         self.failures = 0  # failed receives in a row
-        self.waking = self.reported = False  # `waking`: `error` has yet to end a wait; `reported`: by a notice
+        self.waking = self.reported = False  # `waking`: the error must still end a wait; `reported`: a notice has it
         self.early = 0  # empty responses in a row that were early
         self.not_before_s = 0.0
 

@@ -138,7 +138,7 @@ class Settlements:
 
 
 class SqsSettling:
-    """Sends and writes for steps, up to the end of their messages. Used by one thread at a time."""
+    """Carries out steps, except for the end of their messages. Used by one thread at a time."""
 
     def __init__(
         self,
