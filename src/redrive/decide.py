@@ -223,7 +223,7 @@ def _decide_crash(message: Message, fault: Fault, policy: Policy, now_ms: int) -
 
 
 def _decide_crash_in_company(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decision:
-    """Retry a message at once whose process died while other messages ran in it: most of these are innocent. The
+    """Retry at once a message whose process died while other messages ran in it: most of these are innocent. The
     message is due before later ones, as after a lease that ran out. Only the bound for all crashes quarantines it."""
     if message.crashes + 1 >= policy.crashes_max:
         sentence = _sentence(message.crashes + 1, message.crashes_alone, fault)
@@ -232,8 +232,8 @@ def _decide_crash_in_company(message: Message, fault: Fault, policy: Policy, now
 
 
 def _crashes_too_often(message: Message, policy: Policy, now_ms: int, more: int = 0) -> bool:
-    """True if the crashes of the message, with `more` crashes alone that are not counted yet, quarantine it. Crashes
-    alone before the policy's window do not count."""
+    """True if the crashes of the message, with `more` crashes alone that are not counted yet, quarantine it. Of the
+    crashes alone, those before the policy's window do not count."""
     alone = message.crashes_alone + more
     if policy.crashes_within_s is not None:
         since_ms = now_ms - _ceil_ms(policy.crashes_within_s)

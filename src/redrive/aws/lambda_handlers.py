@@ -185,7 +185,7 @@ def _call(region: str) -> SqsCall:
 
 @cache
 def _known(dead: str) -> Known:
-    """Return the used seconds of the rate that earlier invocations recorded here for that dead-letter queue."""
+    """Return the used seconds of this dead-letter queue's rate; one object for all invocations in this process."""
     return Known()
 
 

@@ -66,6 +66,6 @@ def owner(key: str) -> str:
 
 
 def written_ms(key: str) -> int:
-    """Return the time just before the blob was written, by the clock of its store, from its key."""
+    """Return when the blob with this key was about to be written, by its store's clock."""
     stamp = key[_ID_CHARACTERS + 1 :]
     return int(stamp[:8] + stamp[9:13], 16)

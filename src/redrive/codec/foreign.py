@@ -116,7 +116,7 @@ def is_s3_test(body: bytes) -> bool:
 
 
 def s3_arguments(body: bytes) -> Mapping[str, Any]:
-    """Return the values of an S3 event by S3_NAMES. Raises ValueError for another body, or for several objects."""
+    """Return the values of an S3 event by name (S3_NAMES). Raises ValueError unless it is an event of one object."""
     from urllib.parse import unquote_plus
 
     (record,) = _s3_event(body).Records

@@ -92,7 +92,7 @@ class Inspection:
         return seen
 
     def chain(self, exception: BaseException) -> list[ExceptionFacts]:
-        """Return the exception and its causes, outermost first. Of a bare `__context__` only a known kind counts."""
+        """Return the exception and its causes, outermost first. `__context__` does not count as a cause."""
         chain = [self.see(exception)]
         inner = _inner(chain[0])
         while inner is not None and len(chain) < CAUSES_MAX and all(inner is not each.exception for each in chain):
@@ -197,7 +197,7 @@ def _read(
 
 
 def _kind_of_class(known: KnownClass, text: str) -> Kind | None:
-    """Return the kind of the class; permanent for a rejected certificate, which clients wrap as transient."""
+    """Return the class's kind, but permanent for a rejected certificate: clients report a failed connection."""
     refused = known.kind is Kind.TRANSIENT and "certificate verify failed" in text.lower().replace("_", " ")
     return Kind.PERMANENT if refused else known.kind
 

@@ -253,7 +253,7 @@ def _by_braces(text: str, names: list[str]) -> Iterator[str | tuple[str]]:
 
 
 def _template(pieces: _Pieces) -> Template | None:
-    """Merge the pieces into a template, neighbouring values into one; None without a value, or without words."""
+    """Merge the pieces into a template, neighbouring values into one; None if there is no value, or no word."""
     texts, holes = [""], list[str]()
     for piece in pieces:
         if isinstance(piece, str):

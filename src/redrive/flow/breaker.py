@@ -76,11 +76,11 @@ class State(Struct, frozen=True, array_like=True, omit_defaults=True):
     since_ms: int = 0
     window: CallWindow = CallWindow()
     probes: tuple[Lease, ...] = ()
-    passed: int = 0  # probes that succeeded since it became half-open
+    passed: int = 0  # probes that succeeded since the breaker became half-open
     slow: int = 0  # slow probes among `passed`
     places: int = 0  # messages that wait for the coming ramp
     ramp: Ramp | None = None
-    failed: int = 0  # probes that failed since it became half-open
+    failed: int = 0  # probes that failed since the breaker became half-open
     retries: CallWindow = CallWindow()  # retries: calls, failures, and failures that are no evidence (see evidence.py)
     well_ms: int = 0  # time of the last successful call
     held_until_ms: int = 0  # time at which a person's hold ends; 0: it lasts until a person ends it

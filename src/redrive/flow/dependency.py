@@ -146,7 +146,7 @@ def ttl_ms(state: DependencyState) -> int | None:
 
 
 def owner_of(message: Message) -> str:
-    """Return the owner name of a probe's lease: it stands for one claim of the message."""
+    """Return the name under which this claim of the message can own the lease of a probe."""
     return f"{message.id} {message.fence}"
 
 

@@ -67,7 +67,7 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 
 class PutResult(Struct, frozen=True):
-    """The result of putting one draft. If a message has the draft's key, its id and state, and `duplicate` is True."""
+    """The id and state of the message that was put; with `duplicate`, of an earlier message with the draft's key."""
 
     id: str
     duplicate: bool = False
@@ -117,7 +117,7 @@ class Message(Struct, frozen=True, gc=False):
     correlation_id: str  # the message's own id, unless another was given
     lane: Lane = Lane.READY
     priority: int = NORMAL
-    due_ms: int | None = None  # None at rest; of a parked message None or the earliest time
+    due_ms: int | None = None  # None at rest; a parked message has None or the earliest time
     fence: int = 0
     attempt: int = 0
     enqueued_ms: int = 0

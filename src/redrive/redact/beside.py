@@ -117,7 +117,7 @@ class NameContext:
         if self.word in ("requirepass", "masterauth") or _SPACED_BEGIN.search(self.near):
             return None if value.lower() in PROSE or METAVAR.fullmatch(value) else (begin, end)
         digits = len(value) >= 6 and any(c.isdigit() for c in value)
-        spoken = digits and self.word.startswith(("passw", "passp", "pwd"))  # wrong password 'hunter2'
+        spoken = digits and self.word.startswith(("passw", "passp", "pwd"))  # as in: wrong password 'hunter2'
         return (begin, end) if quoted and (self.name == "PASSWORD" or spoken) else None
 
     def _in_prose(self) -> Span | None:

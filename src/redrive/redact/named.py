@@ -224,7 +224,7 @@ class _SecretName:
         return None if match is None or is_said_already(match[0]) else SecretSpan(begin, match.end())
 
     def _authorization(self, sign: re.Match[str]) -> SecretSpan | None:
-        """Return the span after the scheme: one word, or all parameters of a scheme that has parameters."""
+        """Return the span of the credential after its scheme: one word, or all parameters of the scheme."""
         around = _AROUND.match(self.text, sign.end())
         begin = around.end() if around else sign.end()
         if opening := _OPENING.match(self.text, begin):

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from .formats import hide_formats
 
-# Signs in lower case: only if a text contains one of them are its URLs, names and authorization schemes searched. Most
+# Signs in lower case. A text is searched for URLs, names or authorization schemes only if it has a sign of them. Most
 # texts contain none, so many programs do not load the modules that search them.
 _URL_SIGNS = """@ 40 sig code= code% hmac assertion samlresponse x-amz- x-goog- hook ifttt chat.googleapis logic.azure
     powerplatform telegram pagerduty make.com"""

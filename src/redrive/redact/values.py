@@ -70,7 +70,7 @@ class Redactor:
         return self._walk(value)
 
     def text(self, text: str) -> str:
-        """Hide the secrets in a text as `redact` does, and number the text that held them."""
+        """Return the text as `redact` does; after each `***` is the number of this text."""
         hidden = redact(text)
         return hidden if hidden == text else hidden.replace(HIDDEN, self._number(text))
 

@@ -144,7 +144,7 @@ class Editor:
         return Edited(new, message.id, prepared.diff)
 
     def _begin(self, message: Message, body: Body | None) -> bytes:
-        """Return the message's body; empty if it is unreadable and `body` replaces it as a whole."""
+        """Return the message's stored body; an empty one if that is unreadable and the new `body` replaces it."""
         try:
             return self.body(message)
         except KeyMissing:

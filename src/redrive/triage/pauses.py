@@ -104,7 +104,7 @@ _pause = msgspec.json.Decoder(Pause).decode
 
 
 def paused_by(store: Store, queues: Sequence[str]) -> dict[str, Pause]:
-    """Read who paused these queues; leaves out pauses by `Store.configure` alone. Raises StoreError."""
+    """Read who paused these queues, when and why, as far as `pause` recorded it. Raises StoreError."""
     if not queues or not store.traits.cells:
         return {}
     cells = store.cells.read([cell_of(queue) for queue in queues])

@@ -10,7 +10,7 @@ from ..message import RESTING, Filter, Lane, Message
 from ..store import Store
 
 PAGE, FIRST_PAGE = 500, 100  # most messages of a page, and of the first page
-PAGE_BYTES = 16 * 1024 * 1024  # about the most bytes of all bodies of a page
+PAGE_BYTES = 16 * 1024 * 1024  # the bodies of a page have together about as many bytes at most
 
 
 def pages(store: Store, lane: Lane, where: Filter) -> Iterator[list[Message]]:

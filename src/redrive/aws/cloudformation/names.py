@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 _SQS_NAME_MAX = 80
 SUFFIXES = ("-dlq", "-poison", "-undelivered", "-work")
 _FIFO = ".fifo"
-_SPARE = _SQS_NAME_MAX - len("-") - len(f"-undelivered{_FIFO}")  # characters left for both names
+_SPARE = _SQS_NAME_MAX - len("-") - len(f"-undelivered{_FIFO}")  # characters left for prefix and queue
 
 
 class Named(Struct, frozen=True):

@@ -64,7 +64,7 @@ def queues(of: Named, keep: bool) -> Resources:
     work = {
         "QueueName": sub(of.sqs(WORK, fifo=False)),
         "VisibilityTimeout": 720,  # six times the re-driver's timeout, as AWS recommends for event sources
-        "MessageRetentionPeriod": 3600,  # later a message has no use, and the rule calls again
+        "MessageRetentionPeriod": 3600,  # by then a message is outdated, and the rule calls again
         **_encrypted(),
     }
     resources[f"{id}TlsOnly"] = _queue_policy(

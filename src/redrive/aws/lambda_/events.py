@@ -49,7 +49,7 @@ def _is_attribute(value: Mapping[str, Any]) -> bool:
 
 
 def raw_of(record: EventRecord) -> dict[str, Any]:
-    """Return a record in the form of ReceiveMessage's response."""
+    """Return a record of the event in the form of an entry in ReceiveMessage's response."""
     attributes = record.get("messageAttributes") or {}
     return {
         "MessageId": record["messageId"],

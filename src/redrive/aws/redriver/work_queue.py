@@ -26,7 +26,7 @@ from .transfer import SqsCall
 
 GO_ON, LOOK = "go on", "look"
 ALARM = "ALARM"
-LOOKS = 3  # checks that may find other runs and leave the work to them; then this run checks itself: a count may lag
+LOOKS = 3  # checks in a row that may find other runs; a single one could rely on a count that lags
 TRIES = 3  # most attempts to send a message to the work queue
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 

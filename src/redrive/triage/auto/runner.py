@@ -72,7 +72,7 @@ class Assignment(NamedTuple):
 
 
 class Memory:
-    """What this process remembers about a scope between ticks. If it is lost, the scope is only read again."""
+    """What this process remembers about a scope between ticks; without it the messages are read again."""
 
     __slots__ = ("assignment", "held", "release_ms", "scan", "shut_until_ms", "wake_ms")
 
@@ -80,7 +80,7 @@ class Memory:
         self.assignment, self.scan, self.wake_ms = assignment, Scan(app, assignment.where), 0
         self.held: Sequence[str] = ()  # dependencies that hold every due message
         self.release_ms = 0  # when the messages held by dependencies are read again
-        self.shut_until_ms = 0  # until then the gates alone are checked, and no messages read
+        self.shut_until_ms = 0  # until this time only the gates are checked, and no messages read
 
 
 class AutoRunner:

@@ -34,7 +34,7 @@ PAGE = 250  # messages in one read
 READ_MAX = 2000  # most messages read in one scan; the next scan continues after them
 POISON_MAX = 500  # most messages isolated at once
 KNOWN_MAX = 10_000  # most waiting messages remembered
-WALK_EVERY_MS = 600_000  # ms from one walk to the next, or ten times the duration of the walk
+WALK_EVERY_MS = 600_000  # least ms from one walk to the next; ten times the walk's duration if that is longer
 LATE_MS = 10_000  # ms by which a slow commit may show a death late
 
 
@@ -50,7 +50,7 @@ class ScanResult(NamedTuple):
 
 
 class Scan:
-    """Scans the dead messages of one scope, and remembers how far it got. A new Scan only reads them again."""
+    """Scans the dead messages of one scope, and remembers its position; a new Scan reads the messages again."""
 
     def __init__(self, app: Registry, where: Filter) -> None:
         self._app, self._store, self._where = app, app.store, where

@@ -169,7 +169,7 @@ def keep(cells: Cells, plan: Plan, for_ms: int) -> None:
 def prolong(cells: Cells, keys: Sequence[str], for_ms: int) -> list[str]:
     """Extend the expiry of these cells to `for_ms` from now; returns the keys of missing ones."""
     stored = [*zip(keys, cells.read(keys), strict=True)]
-    # a swap that fails lost against a write, which extends the expiry too
+    # if another write comes first, the swap fails, and that write extends the expiry
     cells.swap([Swap(key, cell.version, cell.value, for_ms) for key, cell in stored if cell is not None])
     return [key for key, cell in stored if cell is None]
 
@@ -191,7 +191,7 @@ def sealed(chunks: hashlib._Hash, plan: Plan) -> str:
 
 
 class RunStatus(StrEnum):
-    """The status of a run: stopped by its own rule, cancelled by a person. Stopped, cancelled and done are final."""
+    """The status of a run. Its own rule stops it, and a person cancels it. Stopped, cancelled and done are final."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -247,12 +247,12 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def last_tick(self) -> tuple[object, ...]:
-        """The fields that only runners write, and every tick's commit changes: equal if no other runner ticked."""
+        """The fields that each tick's commit changes, and no person: while they are equal, no other runner ticked."""
         counts = self.at, self.known, self.moved, self.done, self.failed, self.changed, self.ended, self.returned
         return self.owner, self.until_ms, *counts
 
     def held(self, now_ms: int) -> bool:
-        """True if a runner has the lease. One longer than a runner takes is from before a clock was set back."""
+        """True if a runner has the lease; one that lasts too long is void, as a clock was set back since."""
         return now_ms < self.until_ms <= now_ms + 2 * LEASE_MS
 
     @property
@@ -287,7 +287,7 @@ class Line(Struct, frozen=True, array_like=True):
 
 
 class Failure(Struct, frozen=True, array_like=True):
-    """A message that the run moved and that failed again in its first run."""
+    """A message that the run moved, and whose first execution after the move failed."""
 
     id: str
     kind: str = ""
