@@ -40,10 +40,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from .. import counters
+from ..counters import BANDS, FAILED, OTHER, CountKey, band, bounded, counts_of
 from ..duration import Duration, seconds
 from ..events import DeliveryEvent, Event, Notice
-from ..fault import Kind
-from ..history.tally import BANDS, band
 from ..redact import in_json, redact, redact_value
 from ..registry import Registry
 
@@ -58,21 +58,27 @@ UNITS = {
     **dict.fromkeys(("DoneFirstTry", "DoneAfterRetries", "Faults"), "Count"),
     **dict.fromkeys(("TimeToDoneFirstTry", "TimeToDoneAfterRetries"), "Milliseconds"),
 }
-KINDS = tuple(kind.value for kind in Kind)
 REDRIVER = ("SuccessfulRedrives", "PoisonPillsIsolated", "RedriveFailures")
 VALUES_MAX = 100  # most values of one metric in one line
 EVERY_S = 10.0
-OTHER = "(other)"
 _NAME_MAX = 250  # most characters of a dimension's value
-_OF_OUTCOME = {
-    "done": "Done",
-    "retry": "Retries",
-    "crashed": "Crashes",
-    "dead": "Dead",
-    "quarantined": "Quarantined",
-    "held": "Deferrals",
+_BY_ATTEMPT: dict[CountKey, str] = {
+    (counters.DELIVERIES, "done"): "Done",
+    (counters.DELIVERIES, "retry"): "Retries",
+    (counters.DELIVERIES, "crashed"): "Crashes",
+    (counters.DELIVERIES, "dead"): "Dead",
+    (counters.DELIVERIES, "quarantined"): "Quarantined",
 }
-_FAILED = frozenset(("retry", "crashed", "dead", "quarantined"))
+NAMES: dict[CountKey, tuple[str, ...]] = {
+    **{key: (name,) for key, name in _BY_ATTEMPT.items()},
+    (counters.DELIVERIES, "held"): ("Deferrals",),
+    (counters.REDRIVEN, "done"): ("RedrivesDone",),
+    (counters.REDRIVEN, "failed"): ("RedrivesFailed",),
+    counters.RUN: ("RunTime",),
+    counters.RETRY_DELAY: ("RetryDelay",),
+    counters.FIRST_TRY: ("DoneFirstTry", "TimeToDone", "TimeToDoneFirstTry"),
+    counters.AFTER_RETRIES: ("DoneAfterRetries", "TimeToDone", "TimeToDoneAfterRetries"),
+}
 _encode = msgspec.json.Encoder().encode
 
 Values = Mapping[str, float | Sequence[float]]
@@ -197,11 +203,11 @@ class Emf:
             self._of(fate.queue, fate.task if fate.task in self._tasks else OTHER).add(fate)
         if not self._detail:
             return
-        name = _OF_OUTCOME.get(fate.outcome)
-        if name is not None and name != "Deferrals":
+        name = _BY_ATTEMPT.get((counters.DELIVERIES, fate.outcome))
+        if name is not None:
             self._one_more(name, fate.queue, "Attempt", BANDS[band(fate.attempt)])
-        if fate.fault is not None and fate.outcome in _FAILED:
-            self._one_more("Faults", fate.queue, "Fault", fate.fault if fate.fault in KINDS else OTHER)
+        if fate.fault is not None and fate.outcome in FAILED:
+            self._one_more("Faults", fate.queue, "Fault", bounded((counters.FAULTS, fate.fault))[1])
 
     def _one_more(self, metric: str, queue: str, dimension: str, value: str) -> None:
         counts = self._details.setdefault((queue, dimension, value), {})
@@ -228,25 +234,16 @@ class _Sums:
         self.samples = {name: _EmfSample() for name, unit in UNITS.items() if unit != "Count"}
 
     def add(self, fate: DeliveryEvent) -> None:
-        counts, samples = self.counts, self.samples
+        counts = self.counts
         if fate.run_ms is not None or fate.fault == "crashed":
             counts["Runs"] += 1
-            counts["Failures"] += fate.outcome in _FAILED
-        name = _OF_OUTCOME.get(fate.outcome)
-        if name is not None:
-            counts[name] = counts.get(name, 0) + 1
-        if fate.verdict is not None:
-            name = "RedrivesDone" if fate.verdict == "done" else "RedrivesFailed"
-            counts[name] = counts.get(name, 0) + 1
-        if fate.run_ms is not None:
-            samples["RunTime"].add(fate.run_ms)
-        if fate.outcome == "done":
-            samples["TimeToDone"].add(fate.age_ms)
-            which = "FirstTry" if fate.attempt <= 1 and not fate.crashes else "AfterRetries"
-            counts[f"Done{which}"] = counts.get(f"Done{which}", 0) + 1
-            samples[f"TimeToDone{which}"].add(fate.age_ms)
-        elif fate.outcome == "retry" and fate.delay_ms is not None:
-            samples["RetryDelay"].add(fate.delay_ms / 1000)
+            counts["Failures"] += fate.outcome in FAILED
+        for key, value in counts_of(fate):
+            for name in NAMES.get(key, ()):
+                if name in self.samples:
+                    self.samples[name].add(value / 1000 if name == "RetryDelay" else value)
+                else:
+                    counts[name] = counts.get(name, 0) + 1
 
     def values(self) -> Values:
         return self.counts | {name: sample.kept for name, sample in self.samples.items() if sample.kept}

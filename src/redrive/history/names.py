@@ -9,10 +9,11 @@ from collections.abc import Collection
 import msgspec
 
 from ..chance import uniform
+from ..counters import OTHER
 from ..message import Cell, Swap, decoded, version_of
 from ..store import Store
 from .chunk import HOURS
-from .recorder import OTHER, SeriesName
+from .recorder import SeriesName
 
 NAMES_MAX = 1000
 EVERYTHING: SeriesName = ("", "")  # the sum over all queues and tasks

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from ..counters import OTHER, band
 from .chunk import MINUTE_MS
 from .histogram import bucket_counts
 from .tally import (
@@ -17,17 +18,15 @@ from .tally import (
     ENQUEUED,
     FIRST,
     GOOD,
+    OUTCOME,
     QUEUE_ALL,
     QUEUE_GOOD,
     RUN,
     WAIT,
     TallyCounts,
     add,
-    band,
-    outcome_key,
 )
 
-OTHER = "(other)"  # the name for tasks that the app does not declare: a mistyped name gets no series of its own
 VALUES_MAX = 4096  # durations kept one by one before they are folded into buckets; a batch may exceed it
 ATTEMPTS = 12  # attempts counted one by one; the last counter has the eleventh and all later ones
 
@@ -82,7 +81,7 @@ class MinuteSeries(Struct, gc=False, eq=False):
                 values.clear()
         for attempt, number in enumerate(self.done):
             if number:
-                self.count(outcome_key("done", band(attempt)), number)
+                self.count(f"{OUTCOME}{band(attempt)}done", number)
                 self.done[attempt] = 0
 
 

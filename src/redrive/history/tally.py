@@ -10,11 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
+from ..counters import BANDS, CRASHES, DEAD, FAILED, FAULTS, QUARANTINED, REDRIVEN
 from .histogram import Histogram
-
-BANDS = ("1", "2", "3", "4-5", "6-10", "11+")
-_BAND_OF = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4)
-FAILED = ("retry", "dead", "quarantined", "crashed")
 
 # Keys. The buckets of a histogram have its letter and their index; its sum has the letter and `+`.
 ENQUEUED = "e"
@@ -23,42 +20,12 @@ GOOD, ALL, QUEUE_GOOD, QUEUE_ALL = "g", "a", "gq", "aq"
 RUN, WAIT, FIRST, AFTER, DELAY = "R", "W", "F", "A", "D"
 HISTOGRAMS = (RUN, WAIT, FIRST, AFTER, DELAY)
 
+# The first letter of the keys of these counters; the rest is the label.
+LETTERS = {DEAD: "d", QUARANTINED: "d", FAULTS: "f", CRASHES: "c", REDRIVEN: "v"}
+OUTCOME = "o"  # then the band of the attempt and the outcome
+DEFERRALS, DEFERRALS_MS = "h", "H"  # their number and their length, by cause
+
 TallyCounts = dict[str, int]
-
-
-def band(attempt: int) -> int:
-    """Return the index of an attempt's band: 1, 2, 3, 4-5, 6-10, more."""
-    return _BAND_OF[attempt] if attempt < len(_BAND_OF) else len(BANDS) - 1
-
-
-def outcome_key(outcome: str, band: int) -> str:
-    """Return the key of deliveries with this outcome and band of attempts."""
-    return f"o{band}{outcome}"
-
-
-def dead_key(reason: str) -> str:
-    """Return the key of messages that died or were quarantined for this reason."""
-    return f"d{reason}"
-
-
-def fault_key(kind: str) -> str:
-    """Return the key of failed runs with this kind of fault."""
-    return f"f{kind}"
-
-
-def deferral_keys(why: str) -> tuple[str, str]:
-    """Return the keys of deferrals by flow control with this cause: their number, and their total length in ms."""
-    return f"h{why}", f"H{why}"
-
-
-def crash_key(cause: str) -> str:
-    """Return the key of runs that ended with their process, by cause."""
-    return f"c{cause}"
-
-
-def verdict_key(verdict: str) -> str:
-    """Return the key of redriven messages with this redrive outcome."""
-    return f"v{verdict}"
 
 
 def is_histogram(key: str) -> bool:

@@ -239,7 +239,7 @@ def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
 def families(series: MetricSeries) -> Iterator[Metric]:
     """Yield the counters and histograms of `series` as families of prometheus_client."""
     core = _client().core
-    for shape in SHAPES:
+    for shape in SHAPES.values():
         of = series[shape.name]
         if shape.bounds:
             family = core.HistogramMetricFamily(shape.name, shape.help, labels=shape.labels)

@@ -10,7 +10,7 @@ from msgspec import Struct
 from ..history import counts_of
 from ..history.chunk import FIVES, MINUTE_MS
 from ..history.names import read_names
-from ..history.tally import ENQUEUED, RUN, outcome_key
+from ..history.tally import ENQUEUED, OUTCOME, RUN
 from ..message import Counts
 from ..presence import WorkerInfo
 from ..registry import DEFAULT_CONCURRENCY, Registry
@@ -18,7 +18,7 @@ from ..store import Store
 
 WINDOW_MS = 15 * MINUTE_MS  # ms over which the arrival rate and the service time are measured
 CATCH_UP_S = 60.0  # seconds in which the wanted workers process the messages that are due now
-_RAN = frozenset(outcome_key(outcome, band) for outcome in ("done", "retry", "dead", "crashed") for band in range(6))
+_RAN = frozenset(f"{OUTCOME}{band}{outcome}" for outcome in ("done", "retry", "dead", "crashed") for band in range(6))
 
 
 class Load(Struct, frozen=True, kw_only=True):

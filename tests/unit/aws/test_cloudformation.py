@@ -24,8 +24,9 @@ import redrive
 from redrive import App, Backoff, Reject, Retry
 from redrive.aws.cloudformation.template import INLINE_MAX, PROFILES, Settings, template, text
 from redrive.aws.cloudformation.yaml_text import dump
-from redrive.aws.cloudwatch import NAMESPACE, OTHER, UNITS, Emf, redriver_line
+from redrive.aws.cloudwatch import NAMESPACE, UNITS, Emf, redriver_line
 from redrive.aws.redriver.settings import settings_of
+from redrive.counters import OTHER
 from redrive.errors import ConfigError
 from redrive.fault import Kind
 from redrive.program.main import cli, run

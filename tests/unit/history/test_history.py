@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive.counters import BANDS, OTHER, band
 from redrive.errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from redrive.history import History, Recorder, Tally, counts_of, read_history
 from redrive.history.chunk import (
@@ -26,8 +27,7 @@ from redrive.history.chunk import (
 )
 from redrive.history.histogram import BOUNDS_MS, Histogram, bucket_counts
 from redrive.history.names import NAMES_MAX, OVERFLOW, read_names
-from redrive.history.recorder import OTHER
-from redrive.history.tally import BANDS, ENQUEUED, band, outcome_key
+from redrive.history.tally import ENQUEUED
 from redrive.history.writer import SHARDS, HistoryWriter
 from redrive.message import Cell, Swap
 from redrive.stores.memory.store import MemoryStore
@@ -94,15 +94,15 @@ def _minute(rng: random.Random, mean: float, failing: float) -> dict[str, int]:
     started = max(0, round(rng.gauss(mean, math.sqrt(mean))))
     failed = round(started * failing * rng.uniform(0.9, 1.1))
     again = failed // 5
-    counts = {ENQUEUED: max(0, round(rng.gauss(mean, math.sqrt(mean)))), outcome_key("done", 0): started - failed}
+    counts = {ENQUEUED: max(0, round(rng.gauss(mean, math.sqrt(mean)))), "o0done": started - failed}
     if failed:
         counts |= {
-            outcome_key("retry", 0): failed,
-            outcome_key("done", 1): failed - again,
+            "o0retry": failed,
+            "o1done": failed - again,
             "ftransient": failed + again,
         }
-        counts |= {outcome_key("retry", 1): again, outcome_key("done", 2): again - again // 4}
-        counts |= {outcome_key("dead", 4): again // 4, "dexhausted": again // 4}
+        counts |= {"o1retry": again, "o2done": again - again // 4}
+        counts |= {"o4dead": again // 4, "dexhausted": again // 4}
     shapes = (("R", 4, 0.4, 1), ("W", 2, 0.4, 1), ("F", 4.5, 0.4, 1), ("A", 9, 0.6, failing), ("D", 8, 0.6, failing))
     for letter, mu, sigma, share in shapes:
         some = min(500, round(started * share))

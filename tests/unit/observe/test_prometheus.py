@@ -23,7 +23,7 @@ from redrive.observe import prometheus, shared_tally
 from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.prometheus import Depths, Metrics
 from redrive.observe.shared_tally import SharedCounting, read
-from redrive.observe.tally import ATTEMPTS, DELAY_S, DONE_S, RUN_S, SHAPES, EventCounter, MetricSeries
+from redrive.observe.tally import ATTEMPT_BOUNDS, DELAY_S, DONE_S, RUN_S, SHAPES, EventCounter, MetricSeries
 from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, WorkerInfo
 from redrive.store import Usage
 from redrive.stores.memory.store import MemoryStore
@@ -276,7 +276,7 @@ def test_words_from_outside_never_become_labels() -> None:
     assert series["redrive_faults"] == {("q", "(other)", "(other)"): [100]}
 
 
-@pytest.mark.parametrize("bounds", [RUN_S, DONE_S, DELAY_S, ATTEMPTS])
+@pytest.mark.parametrize("bounds", [RUN_S, DONE_S, DELAY_S, ATTEMPT_BOUNDS])
 def test_bounds_rise(bounds: tuple[float, ...]) -> None:
     assert list(bounds) == sorted(set(bounds))
 
@@ -561,11 +561,11 @@ def test_numbers_of_another_version_s_shape_are_left_out(processes: Processes) -
     (processes.directory / "0.json").write_bytes(
         b'{"redrive_run_seconds": [[["q","t"],[1,2,3]]], "gone": [[["x"],[1]]]}'
     )
-    assert read(processes.directory) == {shape.name: {} for shape in SHAPES}
+    assert read(processes.directory) == {shape.name: {} for shape in SHAPES.values()}
 
 
 def test_a_directory_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
-    assert read(tmp_path / "nowhere") == {shape.name: {} for shape in SHAPES}
+    assert read(tmp_path / "nowhere") == {shape.name: {} for shape in SHAPES.values()}
 
 
 def test_more_processes_than_files_is_refused(processes: Processes, monkeypatch: pytest.MonkeyPatch) -> None:

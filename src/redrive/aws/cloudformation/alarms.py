@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ...config import RUNBOOKS
+from ...counters import BANDS, KINDS, OTHER
 from ...errors import ConfigError
-from ...history.tally import BANDS
-from ..cloudwatch import KINDS, NAMESPACE, OTHER
+from ..cloudwatch import NAMESPACE
 from .names import (
     Json,
     Named,

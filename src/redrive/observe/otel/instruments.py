@@ -14,30 +14,16 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation, get_meter
 
 from ..._version import __version__
+from ...counters import OTHER, counts_of
 from ...events import DeliveryEvent, Event, Notice
 from ..prometheus import Depths, _label
-from ..tally import (
-    DEFERRALS,
-    DEFERRED_BY,
-    DELAY,
-    DONE,
-    ENDED,
-    OTHER,
-    RUN,
-    SHAPES,
-    EventCounter,
-    Labels,
-    Shape,
-    done_by_attempt,
-    put_by,
-)
+from ..tally import SHAPES, EventCounter, Labels, Shape, done_by_attempt, put_by, series_of
 
 if TYPE_CHECKING:
     from ...registry import Registry
 
 FRESH_S = 0.5  # seconds for which one read of the gauges is reused, so that an export reads once
 _SECONDS = "_seconds"
-_ENDS = frozenset({"done", "dead", "quarantined", "cancelled"})
 
 
 class Instruments:
@@ -70,34 +56,24 @@ class Instruments:
             self._working += 1 if started else -1
 
     def _record(self, event: DeliveryEvent) -> None:
-        histograms = self._histograms
-        if not histograms:  # the worker started before this observer was added
+        if not self._histograms:  # the worker started before this observer was added
             self._count_worker(started=True)
-        task = event.task if event.task in self._app.tasks else OTHER
-        if event.run_ms is not None:
-            self._observe(RUN, event.run_ms / 1000, event.queue, task)
-        if event.outcome in _ENDS:
-            self._observe(ENDED, event.attempt, event.queue, task, event.outcome)
-            if event.outcome == "done":
-                retried = "false" if event.attempt <= 1 and not event.crashes else "true"
-                self._observe(DONE, event.age_ms / 1000, event.queue, task, retried)
-        elif event.outcome == "retry" and event.delay_ms is not None:
-            self._observe(DELAY, event.delay_ms / 1000, event.queue, task)
-        elif event.outcome == "held" and event.deferral is not None:
-            why = event.deferral if event.deferral in DEFERRED_BY else OTHER
-            self._observe(DEFERRALS, (event.delay_ms or 0) / 1000, event.queue, task, why)
+        for key, value in counts_of(event):
+            shape, labels = series_of(event.queue, event.task, key, self._app.tasks)
+            if shape.bounds:
+                self._histograms[shape.name].record(value / shape.unit, self._attributes_of(shape, labels))
 
-    def _observe(self, shape: Shape, value: float, *labels: str) -> None:
+    def _attributes_of(self, shape: Shape, labels: Labels) -> dict[str, str]:
         key = (shape.name, *labels)
         attributes = self._attributes.get(key)
         if attributes is None:
             attributes = _attributes_of(shape.labels, labels)
             if labels[1] != OTHER:  # other programs choose unknown names, which would grow the dict without bound
                 self._attributes[key] = attributes
-        self._histograms[shape.name].record(value, attributes)
+        return attributes
 
     def _make(self, meter: Meter) -> None:
-        for shape in SHAPES:
+        for shape in SHAPES.values():
             name, unit = _name(shape.name), "s" if shape.name.endswith(_SECONDS) else ""
             if shape.bounds:
                 bounds = [float(bound) for bound in shape.bounds]

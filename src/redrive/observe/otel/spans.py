@@ -28,6 +28,7 @@ from opentelemetry.trace import (
 )
 
 from ..._version import __version__
+from ...counters import FAILED
 from ...decide import is_free
 from ...events import Event, Notice, complain
 from ...fault import Fault
@@ -47,7 +48,6 @@ SENDER, PREVIOUS = {"redrive.link": "sender"}, {"redrive.link": "previous attemp
 # The outcome of a free decision by its `why`; `held` for all others.
 _FREE = {"snooze": "snoozed", "interrupted": "released"}
 _OVER = frozenset({"run_done", "run_stopped", "run_cancelled"})
-_FAILED = frozenset({"retry", "crashed", "dead", "quarantined"})
 
 
 class RunSpan(Struct, eq=False):
@@ -327,7 +327,7 @@ def _end(run: RunSpan, settlement: Settlement, word: Settled, *, texts: bool) ->
         span.set_attribute("redrive.outcome", outcome)
         if isinstance(decision, DeadLetter | Quarantine):
             span.set_attribute("redrive.reason", decision.reason)
-        if fault is not None and outcome in _FAILED:
+        if fault is not None and outcome in FAILED:
             _tell(span, fault, decision, texts=texts)
     span.end(run.ended_ns or None)
 

@@ -6,10 +6,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from ...counters import DEFERRAL_MS, DELIVERIES, FIRST_TRY, RETRY_DELAY_MS, TIME_TO_DONE_MS, band, counts_of
 from ...events import DeliveryEvent
 from ...history import Flusher, MinuteSeries
 from ...history.recorder import ATTEMPTS
-from ...history.tally import band, crash_key, dead_key, deferral_keys, fault_key, outcome_key, verdict_key
+from ...history.tally import DEFERRALS, DEFERRALS_MS, LETTERS, OUTCOME
 from ...message import Delivery, Settled
 from ..settlement import Outcome, first_due_ms
 
@@ -84,35 +85,21 @@ class Counted:
 
     def _count(self, series: MinuteSeries, delivery: Delivery | None, fate: DeliveryEvent) -> bool:
         """Count a delivery in this series; return True if the delivery crashed."""
-        outcome = fate.outcome
-        series.count(outcome_key(outcome, band(fate.attempt)))
-        if fate.fault is not None:
-            series.count(fault_key(fate.fault))
-        if outcome == "done" and delivery is not None:
-            took, took_ms = series.first, fate.at_ms - first_due_ms(delivery)
-            if fate.attempt > 1 or fate.crashes:
-                took = series.after
-            took.append(took_ms)
-            if series.judges and not fate.redrives:
-                series.judge(took_ms)
-        elif outcome == "retry":
-            series.delay.append(fate.delay_ms or 0)
-        elif outcome == "held" and fate.deferral is not None:
-            often, long = deferral_keys(fate.deferral)
-            series.count(often)
-            series.count(long, fate.delay_ms or 0)
-        elif outcome in _RESTS:
-            series.count(dead_key(fate.reason or ""))
-            if series.judges and not fate.redrives:
-                series.judge(None)
-        if fate.verdict is not None:
-            series.count(verdict_key(fate.verdict))
-        return _count_causes(series, fate) or outcome == "crashed"
-
-
-def _count_causes(series: MinuteSeries, fate: DeliveryEvent) -> bool:
-    """Count the causes of a message's crashes at the end of its life, as causes may become known until then. Returns
-    True if there were any."""
-    for cause in fate.causes:
-        series.count(crash_key(cause or "unknown"))
-    return bool(fate.causes)
+        for (counter, label), value in counts_of(fate):
+            if counter == DELIVERIES:
+                series.count(f"{OUTCOME}{band(fate.attempt)}{label}")
+            elif counter == TIME_TO_DONE_MS and delivery is not None:
+                took_ms = fate.at_ms - first_due_ms(delivery)
+                (series.first if label == FIRST_TRY[1] else series.after).append(took_ms)
+                if series.judges and not fate.redrives:
+                    series.judge(took_ms)
+            elif counter == RETRY_DELAY_MS:
+                series.delay.append(value)
+            elif counter == DEFERRAL_MS:
+                series.count(DEFERRALS + label)
+                series.count(DEFERRALS_MS + label, int(value))
+            elif counter in LETTERS:
+                series.count(LETTERS[counter] + label)
+        if fate.outcome in _RESTS and series.judges and not fate.redrives:
+            series.judge(None)
+        return bool(fate.causes) or fate.outcome == "crashed"
