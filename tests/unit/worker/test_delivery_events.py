@@ -7,6 +7,8 @@ from msgspec.structs import replace
 
 from redrive.events import DeliveryEvent
 from redrive.fault import Crash, Fault, Kind, crash_fault
+from redrive.history import Flusher, Recorder
+from redrive.history.tally import WAIT
 from redrive.message import (
     Ack,
     DeadLetter,
@@ -23,8 +25,10 @@ from redrive.message import (
 )
 from redrive.observe.logs import TextLog
 from redrive.present.messages import message_record
+from redrive.stores.memory import MemoryStore
 from redrive.worker.delivery_events import fate
 from redrive.worker.settlement import Outcome
+from redrive.worker.telemetry.history import Counted
 
 NOW_MS = 1_000_000
 
@@ -97,3 +101,19 @@ def test_only_the_first_run_that_counts_after_a_redrive_is_its_verdict() -> None
     later = Message(id="i", task="t", queue="q", body=b"{}", correlation_id="i", attempt=2, redrives=1)
     second = Outcome(Settlement(Receipt(1, 1), Ack()), Delivery(later, Receipt(1, 1), 0))
     assert fate(second, Settled.OK, NOW_MS, "w").verdict is None
+
+
+def test_a_plain_message_counts_the_same_with_and_without_its_event() -> None:
+    message = Message(id="i", task="t", queue="q", body=b"{}", correlation_id="i", attempt=1, life_ms=NOW_MS - 500)
+    outcome = Outcome(
+        Settlement(Receipt(1, 1), Ack()), Delivery(message, Receipt(1, 1), 0, NOW_MS - 400), 0.1, None, 1.0, True
+    )
+    counts = []
+    for event in (None, fate(outcome, Settled.OK, NOW_MS, "w"), fate(outcome, Settled.STALE, NOW_MS, "w")):
+        recorder = Recorder({"t": None}, {})
+        Counted(Flusher(recorder, MemoryStore())).settled([outcome], [event], NOW_MS)
+        [minutes] = recorder.take().values()
+        [minute] = minutes.values()
+        counts.append({key: count for key, count in minute.items() if key[0] != WAIT})
+    assert counts[0] == counts[1]
+    assert counts[1]["o0done"] == 1 and counts[2]["o0stale"] == 1

@@ -45,7 +45,7 @@ class Counted:
                 if started_s:
                     run((o.run_s or 0.0) * 1000)
                     wait(clock_ms + started_s * 1000 - due_ms)
-                if event is not None:
+                if event is not None and not (o.plain and event.outcome == "done"):
                     if (drafts := o.settlement.follow_ups) and event.outcome not in _NOTHING_WRITTEN:
                         recorder.add_enqueued(Counter((draft.queue, draft.task) for draft in drafts))
                     crashed |= self._count(series, delivery, event)
