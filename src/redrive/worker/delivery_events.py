@@ -109,6 +109,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
     rare: dict[str, Any] | None = None  # fields that few events have: passing all of them would slow down every message
     free = is_free(decision)
     match decision:
+        case Ack():  # first, as most messages are done
+            degraded = decision.degraded
         case RetryAt():
             died = decision.crashed
             outcome = "crashed" if died else _FREE.get(decision.why, "held") if free else "retry"
@@ -125,8 +127,6 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
             reason, text = decision.reason, decision.why
             if fault is not None:
                 rare = {"fingerprint": fault.fingerprint, "traceback": fault.traceback or None}
-        case Ack(why):
-            degraded = why
     if message.crashes or (fault is not None and fault.crash is not None):
         crash, causes = _crashes(message, fault, new=not free or died)
         ends = word is Settled.CANCELLED or (word is Settled.OK and not isinstance(decision, RetryAt))
