@@ -57,7 +57,7 @@ class Refusal(Struct, frozen=True):
 
 
 class Signals(Struct, frozen=True):
-    """What the worker found out about a message before it runs: why its body or task cannot be used, `park_ms` (how
+    """The worker's findings about a message before it runs: why its body or task cannot be used, `park_ms` (how
     long an unroutable message waits for a newer worker) and flow control's refusal.
 
     `known_ms` is when a worker that knows the task was last alive. If such a worker is alive now, the message waits

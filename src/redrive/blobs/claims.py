@@ -322,7 +322,7 @@ class ClaimCheck(StoreWrapper):
             return None
         now_ms, cell = self.inner.now_ms(), self.inner.cells.read([SWEPT_CELL])[0]
         if cell is not None and 0 <= now_ms - decoded(cell, int, 0) < SWEEP_EVERY_MS:
-            return None  # another process has just done it; a time in the future is from a wrong clock
+            return None  # some process collected lately; a time in the future would be from a wrong clock
         if not self.inner.cells.swap([Swap(SWEPT_CELL, version_of(cell), str(now_ms).encode())])[0]:
             return None
         return self.collect()  # if killed here, the next process collects in an hour

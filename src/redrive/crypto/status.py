@@ -15,7 +15,7 @@ PARTS = ("bodies", "results", "checkpoints", "texts", "blobs")
 
 
 class Use(Struct, frozen=True):
-    """How many stored parts a key encrypts, by kind. `writes`: it encrypts new data; `here`: this process has it."""
+    """The number of stored parts that a key encrypts, by kind. `writes`: new data too; `here`: this process has it."""
 
     key: str
     writes: bool

@@ -77,7 +77,7 @@ class Ledger:
         self.record = required(self._key, cell, _record, None)
 
     def swap(self, record: FileRecord | None) -> Swap:
-        """Return the swap that puts `record` in place of the record last read; `read` again once committed."""
+        """Return the swap that puts `record` in place of the one last read; call `read` once it is committed."""
         return Swap(self._key, self._version, None if record is None else msgspec.json.encode(record))
 
     def write(self, record: FileRecord | None) -> None:

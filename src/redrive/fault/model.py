@@ -87,7 +87,7 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     attempt: int = 0
     worker: str = ""
     delay_ms: int | None = None
-    ran_ms: int = 0  # how long the run took, in ms
+    ran_ms: int = 0  # duration of the run in ms
     tried_ms: int = 0  # ms spent on tries in this life: failed runs plus the delays between them
     crash: Crash | None = None  # set if the process of the run died
     due_ms: int = 0  # when the message was first due in this life, if later than the start of the life

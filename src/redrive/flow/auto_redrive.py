@@ -105,7 +105,7 @@ class AutoRedrive:
         return max(self.at_once, min(MOVED_MAX, math.ceil(self.rate * RUN_S)))
 
     def delay_s(self, n: int, u: float = 0.5) -> float:
-        """The time from the death of a message to its n-th redrive, from 1: min(cap, base·factor^(n-1)), ± up to
+        """Return the seconds from a message's death to its n-th redrive (n ≥ 1): min(cap, base·factor^(n-1)), ± up to
         `jitter` of that by the uniform draw u in [0, 1). The default is the middle.
 
         >>> [AutoRedrive(jitter=0.2).delay_s(1, u) for u in (0, 0.25, 0.5, 0.75)]

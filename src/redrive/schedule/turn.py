@@ -87,7 +87,7 @@ def _due(times: Cron | Every, missed: Missed, state: ScheduleState, now_ms: int,
 
 
 def cut(turn: Turn, most: int) -> Turn:
-    """Cut a turn to its first `most` ticks; the others stay due by the turn's state."""
+    """Cut a turn to its first `most` ticks, with a state that leaves the other ticks due."""
     if len(turn.ticks) <= most:
         return turn
     last_ms = turn.ticks[most - 1]

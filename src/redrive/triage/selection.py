@@ -226,7 +226,7 @@ class Selection:
 
     def _indexed(self, where: Filter, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Group the messages that match `where` by the store's indexes. Stores group fastest without a time bound, so
-        one is used only if such a message died after `now_ms`."""
+        a bound is used only if such a message died after `now_ms`."""
         untimed = self._untimed(where)
         if untimed != where:
             groups = self._store.failure_groups(where=untimed, trend=trend)

@@ -248,6 +248,6 @@ class Redriver:
 
 
 def _left_s(raw: Raw, wait_s: int, now_ms: int) -> int:
-    """Return the seconds that a message still has to wait since it arrived in the FIFO dead-letter queue."""
+    """Return the rest, in seconds, of a wait that began when the message arrived in its FIFO dead-letter queue."""
     died_ms = int((raw.get("Attributes") or {}).get("SentTimestamp", now_ms))
     return max(0, -(-(died_ms + wait_s * 1000 - now_ms) // 1000))

@@ -26,13 +26,13 @@ from .transfer import SqsCall
 
 GO_ON, LOOK = "go on", "look"
 ALARM = "ALARM"
-LOOKS = 3  # checks in a row that may find other runs; a single one could rely on a count that lags
+LOOKS = 3  # checks that find other runs before none follows; a single one may rely on a count that lags
 TRIES = 3  # most attempts to send a message to the work queue
 _COUNTS = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "ApproximateNumberOfMessagesDelayed")
 
 
 class Said(Struct, frozen=True):
-    """What the work-queue messages say that called a re-driver. `look`: continue only if no other run does, after
+    """The content of the work-queue messages that called a re-driver. `look`: continue only if no other run does, after
     `looks` checks that found others. `slots`: the assigned seconds passed on."""
 
     look: bool = False

@@ -24,7 +24,7 @@ from ..redrive.records import Line
 
 INDEX = "autos"
 STORY_MAX = 200  # most lines of a story; the oldest are dropped
-KEPT_MS = 400 * 86_400_000  # how long the cells of a machine are kept in ms after the last write
+KEPT_MS = 400 * 86_400_000  # ms that the cells of a machine are kept after the last write
 READ_AT_ONCE = 200
 QUEUE, FINGERPRINT = "queue/", "fingerprint/"
 

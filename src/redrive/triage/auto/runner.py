@@ -61,7 +61,7 @@ MachineCount = Literal["isolated", "discarded"]  # the counters of Machine that 
 
 
 class Assignment(NamedTuple):
-    """What a machine does in a scope: redrive by `auto`, or (None) discard. `ruled`: fingerprints with other rules."""
+    """The work of a machine in a scope: redrive by `auto`, or (None) discard. `ruled`: fingerprints with own rules."""
 
     scope: str
     where: Filter
@@ -72,7 +72,7 @@ class Assignment(NamedTuple):
 
 
 class Memory:
-    """What this process remembers about a scope between ticks; without it the messages are read again."""
+    """The memory of this process about a scope between ticks; if lost, the messages are read again."""
 
     __slots__ = ("assignment", "held", "release_ms", "scan", "shut_until_ms", "wake_ms")
 
@@ -159,7 +159,7 @@ class AutoRunner:
         assignment, now_ms = memory.assignment, self._store.now_ms()
         (cell,) = self._store.cells.read([state_cell(assignment.scope)])
         before = decode(cell, assignment.scope)
-        leased = now_ms < before.until_ms <= now_ms + LOOK_MS + 2 * LEASE_MS  # a longer lease is older
+        leased = now_ms < before.until_ms <= now_ms + LOOK_MS + 2 * LEASE_MS  # a longer one predates a clock change
         if leased and before.owner != self._owner:
             return min(before.until_ms, now_ms + POLL_MS)
         machine = replace(before, auto=assignment.auto, owner=self._owner)
@@ -193,7 +193,7 @@ class AutoRunner:
         if not scan.due:
             memory.scan.release()  # let the next scan read the held messages again
             return now_ms + ASK_MS
-        if now_ms < machine.slot_ms <= now_ms + 2000 / assignment.auto.rate:  # otherwise older than the clock's change
+        if now_ms < machine.slot_ms <= now_ms + 2000 / assignment.auto.rate:  # a later slot predates a clock change
             return self._sleep(cell, machine, now_ms, min(machine.slot_ms, now_ms + LOOK_MS))
         return self._begin(assignment, cell, machine, scan.due, now_ms)
 
