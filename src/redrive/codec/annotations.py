@@ -31,7 +31,7 @@ def argument_types(name: str, handler: Callable[..., Any], parameters: Sequence[
 
 
 def first_type(handler: Callable[..., Any]) -> tuple[str, Any]:
-    """Return the first parameter's name and type; Any if it has no annotation, or one that cannot be resolved."""
+    """Return the first parameter's name and type; Any without an annotation, or with an unresolvable one."""
     first = next(iter(inspect.signature(handler).parameters.values()))
     if first.annotation is inspect.Parameter.empty:
         return first.name, Any

@@ -261,8 +261,8 @@ class Codec:
         return b"null" if value is None else to_json(value, f"task {self.name!r}: its result")
 
     def decode_result(self, written: bytes) -> Any:
-        """Decode a result by the handler's return annotation; to plain JSON values if there is none, or none that JSON
-        can have.
+        """Decode a result by the handler's return annotation; to plain JSON values if the annotation is missing or
+        names a type that cannot be decoded.
 
         Raises Unreadable if the result does not fit the annotation.
         """

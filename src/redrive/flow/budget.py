@@ -71,8 +71,8 @@ class Budget:
 
     @classmethod
     def fixed(cls, retries: int, per: Duration, *, on_exhausted: OnExhausted = "defer") -> Budget:
-        """At most `retries` in each window of `per`, such as 100 per "1m". Windows begin at whole multiples of `per`
-        of the store's time. Retries that are deferred to a later window are spread evenly over it.
+        """Return a budget of at most `retries` in each window of `per`, such as 100 per "1m". Windows begin at whole
+        multiples of `per` of the store's time. Retries deferred to a later window are spread evenly over it.
 
         `retries` is from 1 to a million, `per` from 100 ms to 31 days. Raises ValueError or TypeError.
         """

@@ -62,7 +62,7 @@ class RedriveService(Service):
         return not self._ticked or any(runner.keeps(queues) for runner in list(self._runners.values()))
 
     def carried(self) -> list[str]:
-        """The ids of the runs whose lease this service has. Thread-safe."""
+        """Return the ids of the runs whose lease this service has. Thread-safe."""
         return [id for id, runner in list(self._runners.items()) if runner.carries]
 
     def close(self) -> None:

@@ -120,7 +120,7 @@ class Redriver:
         return True
 
     def _alone(self) -> bool:
-        """Send a check of this run, then return True if no other run continues: of those at once only the last does."""
+        """Send this run's own check to the work queue; return True if no other run has a message there."""
         after_s = math.ceil(max(0, self._left_s())) + AFTER_S
         self._go_on(after_s, "it looks after the one at work", LOOK)
         if not self._chain.others(1):

@@ -123,7 +123,7 @@ def definition(
     ask: str = "${ApprovalTarget}",
     partition: str = "aws",
 ) -> Definition:
-    """The machine's definition: a dict, for a template's `Definition` or, as JSON, for `create_state_machine`.
+    """Return the machine's definition: a dict, for a template's `Definition` or, as JSON, for `create_state_machine`.
 
     `functions`: the ARNs of the functions of CheckBreaker, Fetch, Redrive and Isolate; `ask`: the ARN of the topic, or
     the URL of the queue, of an approval. Missing ones become placeholders (DefinitionSubstitutions):

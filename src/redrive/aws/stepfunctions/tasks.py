@@ -179,7 +179,7 @@ class Tasks:
 
     def _long_waits(self, steps: list[tuple[Raw, RedriveStep]], now_ms: int) -> list[tuple[Raw, RedriveStep]]:
         """Count a wait that may be too long for one receipt from the time at which the message was first seen, which a
-        cell stores. A wait is cut so that SQS does not delete the message before."""
+        cell stores. A wait is cut so that it ends before SQS deletes the message."""
         auto = self._settings.auto
         if auto.delay_s(auto.max_redrives) <= WAIT_MAX_S or not steps:
             return steps

@@ -54,7 +54,7 @@ def held(state: DependencyState, d: Dependency, about: str, now_ms: int) -> str 
 
 
 def held_dependency(app: Registry, abouts: Sequence[str], now_ms: int) -> str | None:
-    """Return why the first held one of these dependencies is held; None if none is. Raises StoreError."""
+    """Return why one of these dependencies is held, the first that is; None if none is. Raises StoreError."""
     return next((why for why in _reasons(app, abouts, now_ms).values() if why is not None), None)
 
 
@@ -101,7 +101,7 @@ class SplitDependencies:
 
 
 def _parent(d: Dependency) -> list[tuple[Dependency, str]]:
-    """Return the breaker over all keys of the dependency, which holds each key, and its name; empty without one."""
+    """Return the breaker over all keys of d, as a dependency, and its name; empty if d has no such breaker."""
     parent = flow.parent_of(d)
     return [] if parent is None else [(parent, parent.name)]
 

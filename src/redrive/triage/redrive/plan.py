@@ -227,7 +227,7 @@ def _largest(counts: Counter[str]) -> dict[str, int]:
 
 
 def _dependencies(app: Registry | None, tasks: Iterable[str]) -> dict[str, str]:
-    """Return the dependency by task. A task that names none uses the one of its own name, if the app declares it."""
+    """Return the dependency by task. A task without one uses the dependency of the task's name, if the app has it."""
     if app is None:
         return {}
     named = {name: app.tasks[name].dependency or name for name in sorted(tasks) if name in app.tasks}

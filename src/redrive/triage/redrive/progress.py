@@ -269,9 +269,8 @@ class Progress:
             del waits[n]
 
     def _search_lost(self, work: UnitOfWork, numbers: Sequence[int]) -> int:
-        """Mark messages without an outcome to come: cancelled, removed or returned by a person, or moved by another
-        run. Each call checks the next part of a chunk, messages before outcomes. Returns the number of such
-        messages."""
+        """Mark the messages that will have no outcome: a person cancelled, removed or returned them, or another run
+        moved them. Each call checks the next part of a chunk, messages before outcomes. Returns how many it marked."""
         last, after = divmod(self._lost_at, CHUNK)
         n = next((n for n in numbers if n >= last), numbers[0])
         offsets = [k for k in self.waiting_in(work, n) if n != last or k >= after][:FIND_MAX]

@@ -105,7 +105,7 @@ def recent_plans(cells: Cells) -> list[str]:
 
 
 def note_recent(cells: Cells, id: str) -> None:
-    """Add the plan to the recent ones; given up after three collisions, as the list is only a convenience."""
+    """Add the plan to the list of recent ones; after three collisions it is left out of this convenience."""
     for _ in range(3):
         (cell,) = cells.read([RECENT])
         known = decoded(cell, _ids, [])
@@ -262,7 +262,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def counts(self) -> dict[str, int]:
-        """planned = moved + changed + skipped + those still to come; moved = done + failed + waiting.
+        """Return the counts: planned = moved + changed + skipped + not tried yet, and moved = done + failed + waiting.
 
         Skipped are the messages that the run left where they are when it ended, those that an undo returned, and those
         that a person ended after the run had moved them.

@@ -124,7 +124,7 @@ class Run:
         return _view(self.id, self._state(), plan, self._store.now_ms())
 
     def story(self) -> Sequence[Line]:
-        """The events of the run, oldest first: at most STORY_MAX lines."""
+        """Return the events of the run, oldest first: at most STORY_MAX lines."""
         return read_story(self._store.cells.read([story_cell(self.id)])[0])
 
     def failures(self, limit: int | None = None) -> Sequence[Failure]:

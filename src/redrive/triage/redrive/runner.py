@@ -289,7 +289,7 @@ class Runner:
         return min(max(pacing.next_ms(state.speed, rate, work.now_ms) - work.now_ms, 10) / 1000, tick_s)
 
     def _undo(self, work: UnitOfWork) -> float:
-        """Return messages that have not run yet, one chunk per tick, to the dead lane."""
+        """Move messages that the run moved and that have not run yet back to the dead lane, one chunk per tick."""
         n = work.state.undo
         if n * CHUNK >= work.state.known:
             work.say(f"{work.state.returned:,} returned unrun; {work.state.waiting:,} under way")

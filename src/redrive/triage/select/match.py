@@ -90,7 +90,7 @@ def matches(node: Node, seen: Candidate) -> bool | None:
 
 
 def _first(nodes: Iterable[Node], seen: Candidate, decides: bool) -> bool | None:
-    """Return `decides` if a node's match is `decides`; else None if one is unknown; else the opposite."""
+    """Return `decides` if a node matches so; otherwise None if a node is undecided; otherwise the opposite."""
     known = True
     for node in nodes:
         answer = matches(node, seen)
@@ -174,7 +174,7 @@ def _argument_fits(body: Any, path: list[str], values: tuple[TermValue, ...]) ->
 
 
 def _json_fits(value: TermValue, content: Any) -> bool:
-    """True if the JSON value matches. A list matches if one of its items does; `*` matches anything."""
+    """True if the content fits the value. A list fits if one of its items does; `*` fits anything."""
     if isinstance(content, list) and any(_json_fits(value, item) for item in content if not isinstance(item, list)):
         return True
     if isinstance(value, Number):
