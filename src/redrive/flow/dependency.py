@@ -117,7 +117,7 @@ def parent_of(d: Dependency) -> Dependency | None:
 
 
 def key_of(d: Dependency, message: Message) -> str:
-    """Return the message's key by `d.per`; empty without `per`, or if the message's body has no such value here."""
+    """Return the message's key by `d.per`; empty without `per`, or if the stored body has no such value."""
     if d.per is None:
         return ""
     if d.per == "group":

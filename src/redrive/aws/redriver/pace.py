@@ -65,7 +65,7 @@ def take(
     slots: PaceSlots, per_s: float, wishes: Sequence[Wish], tenth: int = 0, *, evenly: bool = True
 ) -> tuple[PaceSlots, list[int | None]]:
     """Assign a second to each wish, in order; None if all of its seconds are full. Also returns the updated slots.
-    Messages arrive in this tenth of their seconds. With `evenly`, each tenth takes its part of the second's room."""
+    Messages arrive in this tenth of their seconds: `evenly` only its share of them, while other seconds have room."""
     taken, seconds = dict(slots), list[int | None]()
     sums = Counter[int]()
     for at, count in slots.items():
