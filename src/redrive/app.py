@@ -68,8 +68,6 @@ class App(ReadModel):
         """Return an app on the store that `REDRIVE_URL`, or `url` in redrive.toml or `[tool.redrive]`, names."""
         return cls(settings().url)
 
-    # -- declaring
-
     @overload
     def task(
         self, *, ctx: Literal[True], **options: Unpack[TaskKeywords]
@@ -219,8 +217,6 @@ class App(ReadModel):
         )  # fmt: skip
         return declare
 
-    # -- enqueueing
-
     def enqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref[Any]]:
         """Put all drafts in one commit; durable when it returns. With `tx`, a connection or session of yours on the
         store's own database, they are written in its transaction and exist once you commit.
@@ -230,20 +226,19 @@ class App(ReadModel):
         return put(self, list(drafts), tx)
 
     async def aenqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref[Any]]:
-        """As `enqueue_many`, for asyncio code; concurrent calls share a commit."""
+        """Do as `enqueue_many` does, in asyncio code; concurrent calls share a commit."""
         return await aput(self, list(drafts), tx)
 
     def topic(self, name: str, *, bytes_max: int = 256 * 1024) -> Topic:
-        """An SNS topic: publish events to it, and subscribe queues of this app.
+        """Return an SNS topic, to publish events to it and to subscribe queues of this app.
 
         `name` is the topic's name after the prefix of the app's queues (`PREFIX-NAME`, ending in `.fifo` for a FIFO
         topic), or its ARN. `create=true` in the app's URL creates it. `bytes_max` is the topic's `MaximumMessageSize`,
-        which bounds an event with its attributes (1 MiB at most). Raises ConfigError."""
+        which bounds an event with its attributes (1 MiB at most). Raises ConfigError.
+        """
         from .aws.sns import topic_of
 
         return topic_of(self, name, bytes_max)
-
-    # -- looking and changing
 
     def cancel(self, id: str, *, kill: bool = False, reason: str = "", actor: str | None = None) -> str:
         """End a waiting message, or ask a running one to stop. Returns `cancelled`, `requested`, `too_late` (it is
@@ -261,10 +256,11 @@ class App(ReadModel):
         return whole_body(self.store, message)
 
     def collect_blobs(self, older_than: Duration = "1h") -> int:
-        """Remove blobs that no message refers to and that were written longer ago than that; returns how many.
+        """Remove blobs that no message refers to and that were written longer ago than `older_than`; return how many.
 
         Crashes leave such blobs; workers remove them once an hour, too. No put or its transaction may take longer than
-        `older_than`. Raises ConfigError without `blobs`, StoreError."""
+        `older_than`. Raises ConfigError without `blobs`, StoreError.
+        """
         from .blobs import collect
 
         return collect(self.store, milliseconds(older_than, "older_than"))
@@ -300,8 +296,6 @@ class App(ReadModel):
 
         return listen
 
-    # -- mounting
-
     def dashboard(
         self,
         *,
@@ -319,7 +313,7 @@ class App(ReadModel):
         its Host, beside loopback; None: any where `authorize` is given, else none. `base_path` is where a proxy shows
         the pages. Needs `pip install 'redrive[web]'`. Raises ConfigError."""
         try:
-            web = import_module(".web", __package__)  # imported by name, as pages belong to a layer above
+            web = import_module(".web", __package__)  # imported by name, as pages belong to a higher layer
         except ModuleNotFoundError as error:
             raise ConfigError(f"the pages need their packages ({error}); pip install 'redrive[web]'") from error
         site: Asgi = web.Site(
@@ -332,8 +326,6 @@ class App(ReadModel):
             base_path=base_path,
         )
         return site
-
-    # -- working
 
     def worker(
         self,
@@ -349,14 +341,16 @@ class App(ReadModel):
         ingest: bool | None = None,
         suspect_processes: int | None = None,
     ) -> Worker:
-        """A worker to embed: `async with app.worker(queues=["crm"]):` runs it on this event loop until the block ends.
+        """Return a worker to embed: `async with app.worker(queues=["crm"]):` runs it on this event loop until the block
+        ends.
 
         `queues`: names in order of preference (default: those of all tasks), or a mapping to their concurrency.
         `concurrency` bounds the messages that run at once over all queues. `lease` is how long a claim holds unless it
         is renewed. `prefetch` messages wait claimed. `ingest`, on sqs://, moves the dead letters of these queues from
         SQS to the triage store. `suspect_processes` bounds the child processes that run what a killed worker left
         (default: two for each processor). Raises ConfigError for invalid values, and Refused where the store cannot
-        run these tasks (SQS: maxReceiveCount, retention, FIFO, cells)."""
+        run these tasks (SQS: maxReceiveCount, retention, FIFO, cells).
+        """
         from .worker import Worker
         from .worker.executors.app_import import refuse_in_child
         from .worker.preflight import check_sizes, lease_seconds, preflight
@@ -412,7 +406,8 @@ class App(ReadModel):
         return LambdaHandler(self, concurrency=concurrency, margin_s=margin_s, metrics=metrics, log=log_of_lambda)
 
     def scheduler(self) -> Scheduler:
-        """A scheduler to embed: `async with app.scheduler():` enqueues the ticks of `app.schedules` until it ends."""
+        """Return a scheduler to embed: `async with app.scheduler():` enqueues the ticks of `app.schedules` until the
+        block ends."""
         from .schedule import Scheduler
 
         return Scheduler(self)
@@ -425,8 +420,8 @@ class App(ReadModel):
         run(self.scheduler())
 
     def _services(self, queues: Sequence[str], ingest: bool) -> list[MakeService]:
-        """Return the services of a worker of these queues: redrive runs, watches, and with `ingest` that of dead
-        letters."""
+        """Return the functions that create the services of a worker of these queues: redrive runs, watches and, with
+        `ingest`, that of dead letters."""
         from .triage.service import RedriveService
 
         services: list[MakeService] = [partial(RedriveService, self)]

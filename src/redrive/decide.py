@@ -17,24 +17,24 @@ from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, R
 from .policy import CRASHES_MAX, Backoff, Retry, draw
 
 LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # error of the fault of a message without its key
-LOCKED_LOOK_MS = 60_000  # longest wait, in ms, before a message without its key is tried again
+LOCKED_LOOK_MS = 60_000  # the longest wait, in ms, before a message whose key is missing is tried again
 PARK_LOOK_MS = 10_000  # longest wait, in ms, before a parked message is tried again on a worker that may know its task
 PARK_LOOK_FIRST_MS = 500  # first wait, in ms, of a parked message; each later one is half of the time parked so far
 ASKED_SPREAD = 0.2  # a message that must wait r is retried within [r, 1.2·r]
 
-AT_MAX_MS = 2**62  # largest time: stores have integers of 64 bits
-SNOOZE_MIN_MS = 100  # keeps a message that snoozes each time from occupying a worker
+AT_MAX_MS = 2**62  # the largest time: stores have integers of 64 bits
+SNOOZE_MIN_MS = 100  # keeps a message that snoozes in each run from occupying a worker
 WAIT_MAX_MS = 2**61
 
-GUESSED_MAX = 1_000  # most retries whose delays `_guessed_ms` adds up
+GUESSED_MAX = 1_000  # the most retries whose delays `_guessed_ms` adds up
 
-FETCH_AGAIN_S = 30.0  # base of the retry delay while blob storage is unavailable: 0.5 to 1.5 times this
+FETCH_AGAIN_S = 30.0  # the base of the retry delay while blob storage is unavailable, in seconds: 0.5 to 1.5 times this
 
 
 class Policy(Struct, frozen=True):
     """The rules for the failures of a task. A message is quarantined after `crashes_alone_max` crashes while it ran
-    alone, within `crashes_within_s` if that is given, or after `crashes_max` crashes of any sort, which ends every
-    crash loop."""
+    alone, within `crashes_within_s` if that is given, or after `crashes_max` crashes of any sort, so that every crash
+    loop ends."""
 
     retry: Retry = Retry()
     timeout_s: float = 300.0
@@ -48,8 +48,8 @@ class Run(Struct, frozen=True):
 
 
 class Refusal(Struct, frozen=True):
-    """Flow control's refusal to run a message now. The message may run at `at_ms`, with the deferral's permits; with
-    `dead` it is dead-lettered and does not wait."""
+    """The refusal of flow control to run a message now. The message may run at `at_ms`, with the deferral's permits;
+    with `dead` it is dead-lettered instead."""
 
     at_ms: int
     deferral: Deferral
@@ -67,9 +67,9 @@ class Signals(Struct, frozen=True):
     unreadable: str | None = None
     unroutable: str | None = None
     park_ms: int = 0
-    locked: str | None = None  # the encryption key that is missing, without which nothing is decided about the content
+    locked: str | None = None  # the missing encryption key, without which nothing in the content can be judged
     tampered: str | None = None
-    unfetched: str | None = None  # why the body's blob cannot be read at present
+    unfetched: str | None = None  # why the blob of the body cannot be read at present
     refusal: Refusal | None = None
     known_ms: int = 0
     again_ms: int | None = None
@@ -141,7 +141,7 @@ def parked_since_ms(message: Message) -> int | None:
 
 
 def reports_key_missing(message: Message) -> bool:
-    """True if the newest fault of the message's life already reports a missing key."""
+    """Return True if the last fault of the message's life already reports a missing key."""
     last = message.faults[-1] if message.faults else None
     return last is not None and last.error == LOCKED and last.at_ms >= message.life_ms
 
@@ -187,7 +187,7 @@ def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
         if earlier.at_ms < message.life_ms:
             break
         if earlier.kind is Kind.UNROUTABLE or earlier.delay_ms is None:
-            continue  # such a fault, of parking or of a dead worker, has no decided delay
+            continue  # the fault of parking or of a dead worker has no decided delay
         return fault.ran_ms + earlier.tried_ms + _decided_ms(earlier, earlier.delay_ms, retry)
     if message.attempt == 1:
         return fault.ran_ms
@@ -195,8 +195,8 @@ def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:
 
 
 def _guessed_ms(message: Message, fault: Fault, retry: Retry) -> int:
-    """Estimate the time tried, in ms, of a message without a history (SQS without cells): as if its earlier attempts
-    had failed like this one, after the same time."""
+    """Return an estimate of the time tried, in ms, for a message without a history (SQS without cells): as if its
+    earlier attempts had failed as this one did, after the same time."""
     backoff, sum_ms, previous_s = retry.choose(fault).backoff, message.attempt * fault.ran_ms, None
     for n in range(min(message.attempt - 1, GUESSED_MAX)):
         u = draw(message.id, message.redrives, message.fence - message.attempt + 1 + n)
@@ -243,14 +243,14 @@ def _crashes_too_often(message: Message, policy: Policy, now_ms: int, more: int 
 
 
 def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
-    """Return why the message is poison, for people."""
+    """Return why the message is poison, as a text for people; `last` is the fault of its last crash."""
     times = "once" if crashes == 1 else f"{crashes} times"
     text = f"its process died {times} while running it, {alone} of them while it ran alone"
     return text if last is None else f"{text}; the last: {last.text}"
 
 
 def _check(decision: Any) -> Decision:
-    """Return the decision of the policy's override if it is valid. Raises TypeError or ValueError if it is not."""
+    """Return the decision of the policy's override. Raises TypeError or ValueError if it is not a valid decision."""
     match decision:
         case RetryAt(at_ms=at_ms):
             if type(at_ms) is not int or not 0 <= at_ms <= AT_MAX_MS:
@@ -280,7 +280,8 @@ def _steer(fault: Fault, now_ms: int) -> Decision | None:
 
 
 def _asked_until_ms(message: Message, retry: Retry) -> int:
-    """Return the end of the wait that this life's last fault requested, if it exceeds `max_retry_after`; else 0."""
+    """Return the end of the wait that this life's last fault requested, if that wait exceeds
+    `max_retry_after`; else 0."""
     if not message.faults:
         return 0
     last = _last_failure(message)
@@ -295,7 +296,7 @@ def _last_failure(message: Message) -> Fault | None:
 
 
 def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: int) -> float:
-    """Return the delay before retry n of the message, in seconds."""
+    """Return the delay in seconds before the `n`th retry of the message, counted from 0."""
     last = _last_failure(message)
     previous_s = None if last is None or last.delay_ms is None else last.delay_ms / 1000
     u = draw(message.id, message.redrives, message.fence)
@@ -303,7 +304,8 @@ def _delay_s(message: Message, fault: Fault, retry: Retry, backoff: Backoff, n: 
 
 
 def _wait_s(fault: Fault, retry: Retry, backoff: Backoff, n: int, u: float, previous_s: float | None) -> float:
-    """Return the delay in seconds: max(backoff, r + U(0, 0.2·r)); r: the requested delay, at most `max_retry_after`."""
+    """Return the delay in seconds: max(backoff, r + U(0, 0.2·r)), where r is the requested delay, at most
+    `max_retry_after`."""
     delay_s = backoff.seconds(n, u, previous_s, fault)
     if fault.retry_after_s is None:
         return delay_s
@@ -324,7 +326,7 @@ def with_fate(fault: Fault, message: Message, decision: Decision, now_ms: int, w
 
 
 def is_free(decision: Decision) -> bool:
-    """True if the decision gives the attempt back."""
+    """Return True if the decision gives the attempt back."""
     match decision:
         case Ack():
             return False

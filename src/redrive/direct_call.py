@@ -13,7 +13,7 @@ from .task import TaskSpec
 
 
 class DirectCall:
-    """A direct call of a task: `begin`, and then `end` or `fail`. Each blocks on the store."""
+    """A direct call of a task with an idempotency key: `begin`, then `end` or `fail`. Each blocks on the store."""
 
     def __init__(self, task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._task, self._context, self._store = task, context, task.app.store
@@ -24,8 +24,8 @@ class DirectCall:
         self.result: Any = None
 
     def begin(self) -> None:
-        """Claim the key; if it is already done, set `finished` and `result`. Raises InProgress, KeyReused, Unreadable
-        if no result is stored, StoreError."""
+        """Claim the key; if an earlier call has completed it, set `finished` and `result`. Raises InProgress,
+        KeyReused, Unreadable if no result is stored, StoreError."""
         store, task, key = self._store, self._task.name, self._wanted.key
         now_ms = store.now_ms()
         match acquire(store, [self._wanted], now_ms)[0]:
@@ -65,7 +65,7 @@ class DirectCall:
             )
 
     def fail(self) -> None:
-        """Release the key after a failure, unless it is completed or another call has it."""
+        """Release the key after a failure, unless it is completed or another call has claimed it."""
         if self._claim is not None:
             self._store.cells.swap([self._claim.releasing()])
 
@@ -82,7 +82,7 @@ class DirectCall:
 
 
 def call(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call a sync handler, once for its key."""
+    """Call a sync handler, once for its idempotency key; return its result, or the stored one."""
     direct = DirectCall(task, context, args, kwargs)
     direct.begin()
     if direct.finished:
@@ -97,7 +97,7 @@ def call(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[
 
 
 async def acall(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Like `call`, for an async handler: the store is called in a thread."""
+    """Do as `call` does for an async handler; the store is called in a thread."""
     direct = DirectCall(task, context, args, kwargs)
     try:
         await _in_thread(direct.begin)
@@ -116,7 +116,7 @@ def _arguments(task: TaskSpec, context: Context, args: Sequence[Any]) -> Sequenc
 
 
 async def _in_thread(do: Callable[..., None], *args: Any) -> None:
-    """Run `do` in a thread to its end, even if the caller is cancelled meanwhile: a claimed key must not be lost."""
+    """Run `do` in a thread to its end, even if the caller is cancelled meanwhile, as a claim must not be lost."""
     import asyncio
 
     asked = asyncio.ensure_future(asyncio.to_thread(do, *args))

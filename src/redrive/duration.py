@@ -89,7 +89,7 @@ def _parse(text: str, what: str) -> float:
                 below * 10 ** len(part),
             )
         return above / below
-    except (OverflowError, ValueError):  # more digits than Python parses
+    except (OverflowError, ValueError):  # the text has more digits than Python parses
         return math.inf
 
 
@@ -104,7 +104,7 @@ def _why_unreadable(text: str) -> str:
 def _refusal(error: type[Exception], value: object, what: str, why: str) -> Exception:
     try:
         shown = repr(value)
-    except ValueError:  # more digits than Python prints
+    except ValueError:  # the number has more digits than Python prints
         shown = f"a huge {type(value).__name__}"
     if len(shown) > 60:
         shown = shown[:57] + "..."
@@ -121,7 +121,7 @@ def _show_short(seconds: float) -> str:
 
 
 def _show_long(seconds: float) -> str:
-    # Round before choosing the units: 3,599.7 s is 1h, not 60m.
+    # Rounded before the units are chosen: 3,599.7 s is 1h, not 60m.
     if round(seconds) < 3_600:
         return _pair(round(seconds), "m", 60, "s", 1)
     if round(seconds / 60) < 1_440:

@@ -22,10 +22,10 @@ from .stores.validation import admit as check_drafts
 from .task import TaskOptions, TaskSpec, are_texts, as_ms, as_text, as_traceparent
 
 if TYPE_CHECKING:
-    import asyncio  # imported late: synchronous producers do not need it
+    import asyncio  # imported late, as synchronous producers do not need it
 
 P = ParamSpec("P")
-R = TypeVar("R", covariant=True)  # return type of a call; a coroutine for an async handler
+R = TypeVar("R", covariant=True)  # the return type of a call of the task; a coroutine for an async handler
 T = TypeVar("T")
 U = TypeVar("U", bound=Upcast)
 
@@ -55,7 +55,7 @@ class Bound(Generic[P, R]):
         self._task, self._options = task, options
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """The message a call with these arguments would enqueue, for `app.enqueue_many`."""
+        """Return the message that a call with these arguments would enqueue, for `app.enqueue_many`."""
         if self._options.tx is not None:
             self._refuse_tx("a draft has no transaction of its own: give tx= to app.enqueue_many(…)")
         return self._draft(current(), args, kwargs)
@@ -104,7 +104,7 @@ class Bound(Generic[P, R]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Ref[R]: ...
 
     async def aenqueue(self, *args: Any, **kwargs: Any) -> Ref[Any]:
-        """Like `enqueue`, without holding up the event loop; concurrent calls share a commit."""
+        """Do as `enqueue` does, without blocking the event loop; concurrent calls share a commit."""
         draft = self._draft(current(), args, kwargs)
         return (await aput(self._task.app, [draft], self._options.tx))[0]
 
@@ -120,8 +120,8 @@ class Bound(Generic[P, R]):
     def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[R]]: ...
 
     def _follow_up(self, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Draft, Ref[Any]]:
-        """Make the draft of a follow-up, which is written in the commit that settles the run. Raises here the errors
-        that the store would raise at the settlement."""
+        """Return the draft of a follow-up, which is written in the commit that settles the run, and its ref. Raises
+        here the errors that the store would raise at the settlement."""
         if self._options.tx is not None:
             self._refuse_tx("a follow-up is written with the ack")
         app = self._task.app
@@ -283,9 +283,9 @@ def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref
 
 
 async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:
-    """Like `put`, for asyncio code; concurrent calls share a commit."""
+    """Do as `put` does, in asyncio code; concurrent calls share a commit."""
     drafts = drafts if registry.tracing is None else registry.tracing.stamp(drafts)
-    if tx is not None:  # written at once in the caller's transaction, whose connection belongs to this thread
+    if tx is not None:  # written at once, as the caller's connection belongs to this thread
         return _refs(registry, drafts, registry.put(drafts, tx=tx))
     return _refs(registry, drafts, await _batch_of(registry, registry._batches).put(drafts))
 
@@ -331,11 +331,11 @@ class PutBatch:
         try:
             puts = iter(self._registry.put([draft for drafts, _ in taken for draft in drafts]))
             return [([next(puts) for _ in drafts], future) for drafts, future in taken]
-        except BlobsUnavailable:  # affects only drafts with large bodies
+        except BlobsUnavailable:  # concerns only drafts with large bodies
             return [(self._write_one(drafts), future) for drafts, future in taken]
         except StoreError as error:
             return [(error, future) for _, future in taken]
-        except Exception:  # one caller's draft was refused: write the others
+        except Exception:  # the draft of one caller was refused, so write those of the others
             return [(self._write_one(drafts), future) for drafts, future in taken]
 
     def _write_one(self, drafts: Sequence[Draft]) -> list[PutResult] | Exception:
@@ -346,13 +346,13 @@ class PutBatch:
 
 
 def _batch_of(registry: Registry, batches: dict[int, PutBatch]) -> PutBatch:
-    """Return the PutBatch of the running event loop, from `batches` or new."""
+    """Return the PutBatch of the running event loop: that in `batches`, or a new one, which is added."""
     import asyncio
 
     loop = asyncio.get_running_loop()
     current = batches.get(id(loop))
     if current is None:
-        for key, batch in [*batches.items()]:  # a batch keeps its loop alive, so the loop's id is not reused
+        for key, batch in [*batches.items()]:  # a batch keeps its loop alive, so the id of the loop is not reused
             if batch.loop.is_closed():
                 batches.pop(key, None)
         current = batches[id(loop)] = PutBatch(registry, loop)

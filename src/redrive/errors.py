@@ -50,8 +50,8 @@ class ConfigError(RedriveError, ValueError):
 
 
 class Misread(ConfigError):
-    """A text cannot be parsed: `what` is wrong, `why` with what was expected, and `pointer`, two lines: the text, and
-    carets under the mistake."""
+    """A text cannot be parsed: `what` is wrong, `why` says what was expected, and `pointer` has two lines: the text,
+    and carets under the mistake."""
 
     def __init__(self, what: str, why: str, text: str = "", at: int = 0, end: int = 0) -> None:
         self.what, self.why, self.text, self.at, self.end = what, why, text, at, end
@@ -71,11 +71,11 @@ class StopError(Misread):
 
 
 def _pointer(text: str, at: int, end: int, around: int = 60) -> str:
-    """Return the text around a mistake, without secrets, and carets under it."""
-    from .redact import redact  # imported for an error only
+    """Return two lines: the text around the mistake from `at` to `end`, without secrets, and carets below."""
+    from .redact import redact  # imported only for an error
 
     hidden = redact(text)
-    if hidden != text:  # hide secrets before cutting the text, and move the carets accordingly
+    if hidden != text:  # secrets are hidden before the text is cut, and the carets move accordingly
         at, end = (min(len(redact(text[:place])), len(hidden)) for place in (at, end))
         text, end = hidden, max(at + 1, end)
     begin = max(0, at - around)
@@ -101,7 +101,7 @@ class Unreadable(RedriveError, ValueError):
 
 
 class Unroutable(RedriveError):
-    """No task of that name is registered here, or none of that version, or with those arguments."""
+    """No task of that name, of that version or with those arguments is registered here."""
 
 
 class UnknownArguments(Unreadable):
@@ -109,12 +109,12 @@ class UnknownArguments(Unreadable):
 
     def __init__(self, text: str = "", names: tuple[str, ...] = ()) -> None:
         super().__init__(text)
-        self.names = names  # the unknown arguments
+        self.names = names  # the names of the unknown arguments
 
 
 class KeyMissing(Unreadable):
-    """The data is encrypted with a key that this process does not have. Such a message waits for a worker that has
-    it."""
+    """The data is encrypted with a key that this process does not have. A message with such data waits for a worker
+    that has the key."""
 
 
 class Tampered(Unreadable):
@@ -269,13 +269,13 @@ class Quarantine(Steer):
         super().__init__(why)
 
 
-MEANT_MAX = 300  # characters of a word that is compared
+MEANT_MAX = 300  # the most characters of a word that is compared
 
 
 def near_miss(word: str, known: Iterable[str], likeness: float = 0.6) -> str | None:
-    """Return the known word that was probably meant, for an error message; None if there is none."""
+    """Return the known word that was probably meant by `word`, for an error message; None if none is similar."""
     import difflib
 
-    if len(word) > MEANT_MAX:  # the cost of comparing grows with the square of the length
+    if len(word) > MEANT_MAX:  # the cost of a comparison grows with the square of the length
         return None
     return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)), None)

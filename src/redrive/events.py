@@ -25,25 +25,25 @@ class DeliveryEvent(Struct, frozen=True, kw_only=True):
     attempt: int
     crashes: int = 0
     redrives: int = 0
-    verdict: str | None = None  # outcome of its last redrive, done or failed; reported with the first counted run
+    verdict: str | None = None  # the message's redrive outcome, done or failed; reported with its first counted run
     correlation_id: str = ""
     worker: str = ""
     at_ms: int = 0
-    run_ms: float | None = None  # ms for which the handler ran; None if it was not called
+    run_ms: float | None = None  # ms for which the handler ran; None if the handler was not called
     delay_ms: int | None = None  # ms until the message is due again
-    age_ms: int = 0  # ms since the message's present life began
-    degraded: str | None = None  # names of features that the run of a done message had to do without
-    duplicate_of: str | None = None  # the message or call whose stored result was used instead of running this message
+    age_ms: int = 0  # ms since the present life of the message began
+    degraded: str | None = None  # names of features that were not available to the run of a done message
+    duplicate_of: str | None = None  # the message or call whose stored result was used instead of a run
     fault: str | None = None
     error: str | None = None
-    text: str | None = None  # text of the fault, or, without a fault, why the message is dead
+    text: str | None = None  # the text of the fault or, without a fault, why the message is dead
     reason: str | None = None  # why the message died, as a fixed word
-    fingerprint: str | None = None  # fingerprint of the fault that the message died of
-    crash: Crash | None = None  # what is known of the message's last crash
-    causes: tuple[str, ...] = ()  # causes of all its crashes, if this outcome ends its life; "": unknown
+    fingerprint: str | None = None  # the fingerprint of the fault that was the death of the message
+    crash: Crash | None = None  # the evidence of the message's last crash
+    causes: tuple[str, ...] = ()  # the causes of all crashes of the message, if its life ends now; "": unknown
     deferral: str | None = None  # why flow control deferred the run: breaker, budget, limit, …
-    by: str | None = None  # the dependency, queue or task that deferred the run
-    traceback: str | None = None  # stored traceback of the fault, with its secrets
+    by: str | None = None  # the dependency, queue or task whose limit deferred the run
+    traceback: str | None = None  # the stored traceback of the fault, which may contain secrets
 
 
 class Notice(Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Notice(Struct, frozen=True, kw_only=True):
     worker: str = ""
     at_ms: int = 0
     text: str = ""
-    about: str = ""  # the dependency, as NAME or NAME/KEY; the run's id; the scope of an automatic redrive; …
+    about: str = ""  # the dependency as NAME or NAME/KEY; the id of a run; the scope of an automatic redrive; …
     count: int = 1  # number of messages or requests
 
 
@@ -70,7 +70,7 @@ Observer = Callable[[Sequence[Event]], None]
 
 
 class Notify(Protocol):
-    """Reports a notice: its name, its text, its subject, and the number of messages."""
+    """Reports a notice, given its name, its text, its subject, and the number of messages."""
 
     def __call__(self, name: str, text: str, about: str = "", /, count: int = 1) -> None: ...
 
@@ -86,11 +86,11 @@ class LineLog(ABC):
 
 
 class Events:
-    """Passes batches of events to observers, in the order and on the thread in which the events happened."""
+    """Passes batches of events to observers, in the order and on the thread in which they happened."""
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
-        self.notice_observers: list[Observer] = []  # observers of notices only: for them no delivery event is built
+        self.notice_observers: list[Observer] = []  # those that get only notices, for which no delivery event is built
 
     def __bool__(self) -> bool:
         return bool(self.observers or self.notice_observers)
@@ -107,9 +107,9 @@ class Events:
             self._tell(self.notice_observers, notices)
 
     def warn(self, text: str) -> None:
-        """Log a warning, unless a LineLog is subscribed: a worker inside another program may have no observer."""
+        """Log a warning, unless a LineLog is subscribed; a worker inside another program may have no observer."""
         if not any(isinstance(each, LineLog) for each in self.observers):
-            import logging  # imported late: only a warning needs logging
+            import logging  # imported late, as only a warning needs it
 
             logging.getLogger("redrive.worker").warning("%s", many_lines(redact(text)))
 
@@ -117,7 +117,7 @@ class Events:
         for observer in observers:
             try:
                 observer(events)
-            except Exception:  # an observer's bug must not change what happens to a message
+            except Exception:  # a bug of an observer must not change what happens to a message
                 complain(f"observer {observer!r}")
 
 

@@ -22,23 +22,24 @@ from typing import IO
 from .errors import ConfigError
 
 FILE, FOLDER = 0o600, 0o700
-PUBLIC = 0o666  # the mode to which the umask is applied
+PUBLIC = 0o666  # the mode of a public file before the umask is applied
 GROUP_FILE, GROUP_FOLDER = 0o660, 0o3770
-COMPANIONS = ("-wake", "-workers", "-spool")  # suffixes of folders beside a database, for all users who may write it
+COMPANIONS = ("-wake", "-workers", "-spool")  # suffixes of folders beside a database, for all its users
 UNKNOWN_BOOT = "unknown-"
-_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK, as opening a pipe would block
+_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK, as opening a pipe would block without it
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NotOurs(PermissionError):
-    """A file or folder that another user owns, or that is of an unexpected kind. It was not changed."""
+    """A file or folder was not used or changed, as another user owns it or it is of an unexpected kind."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EPERM, why, str(path))
 
 
 class Folder:
-    """An open folder of ours. Raises OSError; NotOurs if another user owns the folder or may write in it.
+    """An open folder whose owner this process trusts. Raises OSError; NotOurs if another user owns the folder or may
+    write in it.
 
     A folder is ours if this user or root owns it, and a companion of a database also if the database's owner does. It
     may be shared with a group: a companion if the group may write the database, any other folder if `shared` is True.
@@ -65,13 +66,14 @@ class Folder:
             raise
 
     def _hand_on(self, database: os.stat_result | None, shared: bool) -> os.stat_result:
-        """Give a folder beside a database to the database's users: to its group, and, if root made it, to its owner."""
+        """Give a folder beside a database to the database's users: to its group and, if root made the folder, to its
+        owner. Returns the folder's new status."""
         if shared:
             os.fchmod(self.fd, GROUP_FOLDER)
         if database is not None and (shared or not os.geteuid()):
-            with contextlib.suppress(OSError):  # chown may be refused: then the folder stays ours
+            with contextlib.suppress(OSError):  # chown may be refused, and then the folder keeps its owner
                 os.chown(self.fd, -1 if os.geteuid() else database.st_uid, database.st_gid)
-                os.fchmod(self.fd, GROUP_FOLDER if shared else FOLDER)  # chown clears the set-group-id bit
+                os.fchmod(self.fd, GROUP_FOLDER if shared else FOLDER)  # as chown clears the set-group-id bit
         return os.fstat(self.fd)
 
     def open(self, name: str, flags: int) -> int:
@@ -124,14 +126,14 @@ class Folder:
             return 0
 
     def remove_socket(self, name: str) -> None:
-        """Remove a socket of this user; any other file stays."""
+        """Remove the socket of this name if this user owns it; any other file stays."""
         with contextlib.suppress(OSError):
             status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
             if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid():
                 os.unlink(name, dir_fd=self.fd)
 
     def is_there(self) -> bool:
-        """True if the path still leads to this folder."""
+        """Return True if the path still leads to this folder."""
         try:
             status = self.path.lstat()
         except OSError:
@@ -143,7 +145,7 @@ class Folder:
         if fd >= 0:
             os.close(fd)
 
-    __del__ = close  # close the descriptor when no thread refers to the folder
+    __del__ = close  # close the descriptor once no thread refers to the folder
 
     def __enter__(self) -> Folder:
         return self
@@ -171,7 +173,7 @@ def rewrite(path: Path, content: bytes, *, shared: bool = False) -> None:
 
 
 def read_regular(path: Path) -> bytes:
-    """Read a regular file that is not a link, by any owner. Raises OSError, NotOurs."""
+    """Return the content of a regular file of any owner. Raises OSError; NotOurs for a link or another kind of file."""
     fd = os.open(path, os.O_RDONLY | _OPEN)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -282,7 +284,7 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 def _database(folder: Path) -> os.stat_result | None:
-    """Return the status of the database that the folder is a companion of; None for other folders."""
+    """Return the status of the database to which the folder is a companion; None for other folders."""
     for suffix in COMPANIONS:
         if folder.name.endswith(suffix):
             with contextlib.suppress(OSError):
@@ -292,7 +294,7 @@ def _database(folder: Path) -> os.stat_result | None:
 
 
 def _make(path: Path) -> bool:
-    """Make a folder and its parents; return whether it was missing."""
+    """Make a folder and its parents; return False if the folder existed."""
     try:
         path.mkdir(FOLDER)
     except FileExistsError:
@@ -320,7 +322,8 @@ def _open(path: Path, flags: int, folder: int) -> int:
 
 
 def _explain(path: Path, error: OSError, kind: str) -> OSError:
-    """Return NotOurs in place of the error for a link (ELOOP on Linux, EMLINK on FreeBSD, or ENOTDIR)."""
+    """Return NotOurs in place of the error if `path` is a link (ELOOP on Linux, EMLINK on FreeBSD, or ENOTDIR); else
+    the error."""
     status = _status(path)
     if status is not None and stat.S_ISLNK(status.st_mode):
         return NotOurs(path, f"it is a link and should be {kind}; remove it")

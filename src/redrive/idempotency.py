@@ -32,15 +32,16 @@ from .message import ENVELOPE, Swap, version_of
 from .store import Store
 from .task import TaskSpec
 
-TRIES = 5  # most attempts at a claim while others change the cell
+TRIES = 5  # the most attempts at a claim while others change the cell
 AGAIN_MS = 1_000
-LOST = "another claim"  # owner to report if another claim won and has ended since
+LOST = "another claim"  # the owner to report if another claim won, and has ended since
 _RESULT = "result of key", ""
 NOT_COMMITTED = "ctx.complete() was called, and its transaction not committed when the handler returned"
 
 
 class KeyRequest(Struct, frozen=True):
-    """A request for an idempotency key of a task: its cell, who wants it, and how long to hold and to keep it."""
+    """A request for an idempotency key of a task: its cell, who wants it, and for how long to hold the claim and keep
+    the result."""
 
     key: str
     cell: str
@@ -58,7 +59,7 @@ class Claim(Struct, eq=False):
     record: KeyRecord
     committed: bool = False
     done: KeyRecord | None = None  # the cell's record of the completed key, read after the run
-    box: Any = None  # the `crypto.Box` that encrypts the stored result
+    box: Any = None  # the `crypto.Box` that encrypts the result before it is stored
 
     @property
     def key(self) -> str:
@@ -80,8 +81,8 @@ ClaimAnswer = Claim | Busy | Finished | Other
 def key_request(
     task: TaskSpec, args: Sequence[Any], kwargs: Mapping[str, Any], owner: str, fence: int, hold_ms: int
 ) -> KeyRequest:
-    """Return the key request of a run with these arguments. Raises the key function's errors, TypeError,
-    EncodeError."""
+    """Return the request for the idempotency key of a run with these arguments. Raises the key function's errors,
+    TypeError, EncodeError."""
     rule = task.idempotency
     assert rule is not None
     key = rule.key_of(tuple(args), dict(kwargs))
@@ -100,7 +101,7 @@ def acquire(store: Store, wishes: Sequence[KeyRequest], now_ms: int) -> list[Cla
     """
     durable = not store.traits.one_machine  # on one machine, a power cut that undoes a claim also ends its owner
     claims: list[ClaimAnswer] = [Busy(LOST, now_ms + AGAIN_MS)] * len(wishes)
-    # reversed, so that of several requests for a cell the first one wins
+    # Reversed, so that of several requests for a cell the first one is written.
     taken = {w.cell: (0, claimed(w.wish, now_ms, w.hold_ms)) for w in reversed(wishes)}
     left = list(range(len(wishes)))
     for _ in range(TRIES):
@@ -114,7 +115,7 @@ def acquire(store: Store, wishes: Sequence[KeyRequest], now_ms: int) -> list[Cla
                 claims[n] = Claim(w, versions[w.cell], record, box=store.box)
             elif isinstance(answer := claim(record, w.wish, now_ms, w.hold_ms), Granted):
                 taken[w.cell] = (versions[w.cell], answer.record)
-                records[w.cell] = answer.record  # later requests for the same cell find it claimed
+                records[w.cell] = answer.record  # so that later requests for this cell find it claimed
                 again.append(n)
             else:
                 claims[n] = answer
@@ -125,7 +126,7 @@ def acquire(store: Store, wishes: Sequence[KeyRequest], now_ms: int) -> list[Cla
 
 
 def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[str, KeyRecord | None]]:
-    """Read these cells; return their versions (0: no cell) and their records, by name. Raises StoreError."""
+    """Return the versions (0: no cell) and the records of these cells, by name. Raises StoreError."""
     pairs = list(zip(names, store.cells.read(names), strict=True))
     records = {name: read(None if cell is None else cell.value) for name, cell in pairs}
     for name, record in records.items():
@@ -135,7 +136,7 @@ def read_all(store: Store, names: Sequence[str]) -> tuple[dict[str, int], dict[s
 
 
 def _open(store: Store, cell: str, result: bytes) -> bytes | None:
-    """Return a stored result decrypted; None if that fails, as if no result had been stored."""
+    """Return the stored result in `cell` decrypted; None if that fails, as if no result had been stored."""
     box = store.box
     try:
         return None if box is None else box.open(result, *_RESULT, cell, "")
@@ -144,5 +145,5 @@ def _open(store: Store, cell: str, result: bytes) -> bytes | None:
 
 
 def is_completed(claim: Claim, record: KeyRecord | None) -> bool:
-    """True if the record shows that the owner of this claim completed the key."""
+    """Return True if the record shows that the owner of this claim completed the key."""
     return record is not None and record.done and held_by(record, claim.record.owner, claim.record.fence)

@@ -1,4 +1,5 @@
-"""Message ids: UUID version 7 (RFC 9562), so that ids made later sort later and index pages fill in order."""
+"""Message ids: UUID version 7 (RFC 9562), so that a later id sorts after an earlier one, and index pages fill
+in order."""
 
 from __future__ import annotations
 
@@ -30,5 +31,5 @@ def first_and_last(begin: str) -> tuple[str, str] | None:
 
 
 def is_id(text: str) -> bool:
-    """True if `text` has the form of `new_id`."""
+    """Return True if `text` has the form of an id that `new_id` returns."""
     return _FORM.fullmatch(text) is not None

@@ -77,8 +77,8 @@ class ReadModel(Registry):
         since: Duration = "24h",
         step: Duration | None = None,
     ) -> History:
-        """Return counts and percentiles of the last time `since`, up to 35d: in all, and by `step` (default: about 24
-        points). Steps of minutes go back a day. Raises ConfigError, StoreError, Unsupported."""
+        """Return counts and percentiles of the last time `since`, up to 35d: the totals, and points by `step` (default:
+        about 24 points). Steps of minutes go back a day. Raises ConfigError, StoreError, Unsupported."""
         from .history import read_history
 
         return read_history(self.store, queue, task, since, step)

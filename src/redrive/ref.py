@@ -17,12 +17,12 @@ from .registry import Registry
 from .run_context import progress_of, refuse_loop
 
 R = TypeVar("R", covariant=True)
-LOOK_S = (0.005, 0.25)  # the first pause between two queries of `wait`, and the longest
+LOOK_S = (0.005, 0.25)  # the first and the longest pause between two queries of `wait`, in seconds
 
 
 class Ref(msgspec.Struct, Generic[R], frozen=True):
     """A ref to an enqueued message; R is the type of its handler's return value. `duplicate`: an earlier message has
-    the key, and this is a ref to that one."""
+    the key, and the ref is to that message."""
 
     id: str
     task: str
@@ -38,7 +38,8 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
         return "done" if message is None else message.state_at(self._app.store.now_ms())
 
     def _look(self) -> Message | None:
-        """Find the message. Raises Unsupported if the store cannot say whether a missing one is done or waits."""
+        """Return the message, None if it does not exist. Raises Unsupported if the store cannot say whether a missing
+        message is done or waits."""
         message = self._app.store.find([self.id])[0]
         traits = self._app.store.traits
         if message is None and not traits.finds:
@@ -50,7 +51,8 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
 
     @property
     def progress(self) -> Any:
-        """The last checkpoint's state, as plain JSON values; None if there is none, or the message is gone."""
+        """The state of the message's last checkpoint, as plain JSON values; None if there is none, or if the message is
+        deleted."""
         message = self._look()
         if message is not None and message.content == ABSENT:
             raise Unsupported(f"message {self.id} of task {self.task!r} is known by its record, without its checkpoint")
@@ -74,7 +76,7 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
         return result
 
     async def await_(self, timeout: Duration | None = None) -> R:
-        """As `wait`, for asyncio code."""
+        """Do as `wait` does, in asyncio code."""
         import asyncio
 
         pauses = self._pauses(timeout)
@@ -85,7 +87,8 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
         return result
 
     def _pauses(self, timeout: Duration | None) -> Iterator[float]:
-        """Yield the seconds to wait before each further query. Raises TimeoutError when the time is over."""
+        """Yield the seconds to wait before each further query of the store. Raises TimeoutError when
+        `timeout` is over."""
         timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
         end_s, pause_s = time.monotonic() + timeout_s, LOOK_S[0]
         while (left_s := end_s - time.monotonic()) > 0:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # not imported at run time, to start faster
 
 DEFAULT_CONCURRENCY = 10
 _SQS_NAME = re.compile(r"[A-Za-z0-9_-]{1,75}(\.fifo)?|[A-Za-z0-9_-]{1,80}")
-RETRY_SHARE = 0.2  # share of due retries among claims from a backlog
+RETRY_SHARE = 0.2  # the share of due retries among the messages claimed from a backlog
 
 
 class Queue(Struct, frozen=True):
@@ -111,8 +111,7 @@ class Queue(Struct, frozen=True):
             _check_sqs_name(self.name, what, getattr(self, what))
 
     def apply(self, store: Store) -> None:
-        """Write the declared group settings to the store, with the queue's names on SQS and the route of foreign
-        messages."""
+        """Write the declared group settings to the store, with the queue's names on SQS and the foreign route."""
         if self.sqs is not None or self.dlq is not None:
             store.give_names(self.name, sqs=self.sqs, dlq=self.dlq)
         width, order, on_dead = self.group_width, self.group_order, self.on_dead
@@ -152,12 +151,12 @@ class Registry:
         self.tasks: Mapping[str, TaskSpec] = {}
         self.queues: dict[str, Queue] = {}
         self.dependencies: dict[str, Dependency] = {}
-        self.schedules: dict[str, Any] = {}  # redrive.schedule.Schedule, by name
-        self._wraps: list[Any] = []  # redrive.worker.middleware.Opener: wraps every handler call
+        self.schedules: dict[str, Any] = {}  # by name, a redrive.schedule.Schedule
+        self._wraps: list[Any] = []  # a redrive.worker.middleware.Opener for each wrap around handlers
         self.events = Events()
         self.tracing: Tracing | None = None  # set by `App.instrument`
-        self.schedules_watched = False  # a scheduler runs here, or the program has checked for one
-        self.spec: str | None = None  # MODULE:APP, if a command imported the app
+        self.schedules_watched = False  # True if a scheduler runs here, or if the program has checked for one
+        self.spec: str | None = None  # MODULE:APP, if a command imported the app by that
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self.recycle_after = recycle_after
         self.recycle_memory = None if recycle_memory is None else as_size(recycle_memory, "recycle_memory")
@@ -165,9 +164,9 @@ class Registry:
         self.blobs = blobs
         self._box = None if encrypt is None else _box(encrypt)
         self._store = None if store is None else self._wrap(store)
-        self._unapplied: set[str] = set()  # queues whose declared settings are not yet written to the store
+        self._unapplied: set[str] = set()  # queues whose declared settings are not written to the store yet
         self._lock = threading.Lock()
-        self._batches: dict[int, Any] = {}  # batches of concurrent enqueues, by id of the event loop
+        self._batches: dict[int, Any] = {}  # by id of an event loop, its batch of concurrent enqueues
         self._health_checks: HealthChecks | None = None
         self._flusher: Flusher | UnsetType | None = UNSET
 
@@ -179,7 +178,7 @@ class Registry:
 
     @property
     def flusher(self) -> Flusher | None:
-        """The flusher that counts for the history in the store; None if no history is kept."""
+        """The flusher that counts for the history in the store; None if the store keeps no history."""
         current, store = self._flusher, self.store
         if current is UNSET or (current is not None and current.store is not store):  # tests give an app another store
             kept = settings().telemetry and store.traits.cells and not store.traits.read_only
@@ -187,7 +186,7 @@ class Registry:
         return current
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
-        """Like `Store.put`, and count the puts for the history; with `tx`, once the transaction commits."""
+        """Put drafts as `Store.put` does, and count the puts for the history; with `tx`, once that commits."""
         return (self.flusher or self.store).put(drafts, swaps=swaps, tx=tx)
 
     def _open(self) -> Store:
@@ -201,7 +200,7 @@ class Registry:
             return self._store
 
     def _wrap(self, store: Store) -> Store:
-        """Wrap the store for encryption, then for blob storage of large bodies, then for spans, as configured."""
+        """Return the store wrapped as configured: for encryption, blob storage of large bodies, then spans."""
         if self._box is not None:
             from .crypto import sealed_by
 
@@ -217,7 +216,7 @@ class Registry:
         return store if self.tracing is None else self.tracing.wrap(store)
 
     def _instrument(self) -> None:
-        """Instrument the app if the setting `otel` asks for it."""
+        """Instrument the app if the setting `otel` is on."""
 
     def queue(
         self,
@@ -334,8 +333,8 @@ class Registry:
         return {t.queue for t in self.tasks.values()} | {s.queue for s in self.schedules.values()} | set(self.queues)
 
     def queues_of(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
-        """The queues that a worker works for these names; without names, the queues of all tasks and schedules. Raises
-        ConfigError."""
+        """Return the queues that a worker works for these names; without names, those of all tasks and schedules.
+        Raises ConfigError."""
         if isinstance(queues, str):
             raise ConfigError(f"queues={queues!r}: expected a list of names, such as [{queues!r}]")
         names = list(queues) if queues else sorted(self.queue_names) or ["default"]
@@ -369,7 +368,7 @@ class Registry:
         return self._job(id)
 
     async def ajob(self, id: str) -> Job | None:
-        """Like `job`, for asyncio code."""
+        """Do as `job` does, in asyncio code."""
         import asyncio
 
         return await asyncio.to_thread(self._job, id)

@@ -24,8 +24,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 RefT = TypeVar("RefT")
 Made = TypeVar("Made", covariant=True)
-WHY_MAX = 500  # characters of a partial result's reason
-FOLLOW_UPS_MAX = 10_000  # follow-ups of one run, which are in memory and are written in one commit
+WHY_MAX = 500  # the most characters of the reason of a partial result
+FOLLOW_UPS_MAX = 10_000  # the most follow-ups of one run, as they are in memory and are written in one commit
 _LOCAL = Traits(name="a direct call")
 _making = threading.Lock()
 
@@ -34,15 +34,15 @@ class Extras(Struct, eq=False):
     """The facts that a handler reports beside its return value; created at first use."""
 
     follow_ups: list[Draft] = []
-    progress: bytes | None = None  # the last checkpoint of this run
+    progress: bytes | None = None  # the state of the last checkpoint of this run
     degraded: str | None = None  # why the result is partial
     partial: Any = None  # the partial result
-    completed: bool = False  # whether the key was completed in a transaction of the handler, with the follow-ups so far
-    result: Any = None  # the handler's return value, for the wraps around it
+    completed: bool = False  # True if the handler completed the key in its own transaction, with the follow-ups so far
+    result: Any = None  # the handler's return value, for the wraps around the handler
 
 
 class Enqueues(Protocol[P, Made]):
-    """A task, or a task with options: what `ctx.enqueue` takes."""
+    """An argument of `ctx.enqueue`: a task, or a task with options."""
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft: ...
 
@@ -50,17 +50,17 @@ class Enqueues(Protocol[P, Made]):
 
 
 class Context(Struct, eq=False):
-    """The run of one message. Made by the worker; a direct call of a task gets a local one."""
+    """The run of one message. A worker creates it; a direct call of a task gets a local one."""
 
     message: Message
-    _deadline_s: float = float("inf")  # time.monotonic() at its timeout
-    _task: Any = None  # the Task of the handler
-    _receipt: Receipt | None = None  # None in a direct call
-    _stop: str | None = None  # "cancel" | "lease" | "drain"
+    _deadline_s: float = float("inf")  # time.monotonic() at which the run's timeout ends
+    _task: Any = None  # the Task whose handler runs
+    _receipt: Receipt | None = None  # the receipt of the claim; None in a direct call
+    _stop: str | None = None  # why the run is to end: "cancel", "lease" or "drain"; None: it is not
     _over: bool = False
     _extras: Extras | None = None
-    _claim: Claim | None = None  # the claim of its idempotency key
-    _trace: Any = None  # the trace context of its span, if it is traced; in a child process its traceparent
+    _claim: Claim | None = None  # the claim of the run's idempotency key
+    _trace: Any = None  # the trace context of the run's span, if traced; in a child process, its traceparent
 
     def __repr__(self) -> str:
         return f"<redrive context of message {self.message.id}>"
@@ -82,7 +82,7 @@ class Context(Struct, eq=False):
 
     @property
     def fence(self) -> int:
-        """Rises with every claim: hand it to systems that can refuse an older one."""
+        """A number that rises with every claim of the message: pass it to systems that can refuse an older one."""
         return self.message.fence
 
     @property
@@ -117,7 +117,7 @@ class Context(Struct, eq=False):
         self._keep(self._state(state))
 
     async def acheckpoint(self, state: Any) -> None:
-        """As `checkpoint`, without holding up the event loop."""
+        """Do as `checkpoint` does, without blocking the event loop."""
         import asyncio
 
         written = self._state(state)
@@ -261,13 +261,13 @@ class Context(Struct, eq=False):
             raise RuntimeError(f"the run of message {self.message.id} is over: {what} can no longer go with its end")
 
     def _traits(self) -> Traits:
-        """Return the limits of the store that gets this run's follow-ups."""
+        """Return the traits of the store that gets this run's follow-ups; in a direct call, those of no store."""
         traits: Traits = _LOCAL if self._receipt is None else self._task.app.store.traits
         return traits
 
     @property
     def _state_bytes_max(self) -> int:
-        """Return the most bytes of a checkpoint or a result."""
+        """The most bytes of a checkpoint or a result of this run."""
         return self._traits().state_bytes_max
 
     def _now_ms(self) -> int:
@@ -275,7 +275,7 @@ class Context(Struct, eq=False):
         return now_ms
 
     def stop(self, why: str) -> None:
-        """Ask the handler to end. Called by the worker."""
+        """Ask the handler to end, for the reason `why`. Called by the worker."""
         self._stop = why
 
     def end(self) -> Extras | None:
@@ -288,11 +288,11 @@ class Tracing(Protocol):
     """Makes the spans of an app; implemented by `observe.otel`."""
 
     def wrap(self, store: Store) -> Store:
-        """Wrap the store, so that puts and settlements have spans."""
+        """Return the store wrapped, so that puts and settlements have spans."""
         ...
 
     def gap(self) -> str | None:
-        """Return why nothing is exported, and the fix; None if spans are exported."""
+        """Return why spans are not exported, and the fix; None if they are exported."""
         ...
 
     def stamp(self, drafts: Sequence[Draft]) -> Sequence[Draft]:
@@ -308,7 +308,7 @@ class Tracing(Protocol):
         ...
 
     def leave(self, context: Context, token: Any = None) -> None:
-        """Note the end of the handler."""
+        """Note the end of the handler, and undo `enter`."""
         ...
 
 
@@ -338,7 +338,7 @@ def context() -> Context:
 
 
 def progress_of(kept: bytes | None) -> Any:
-    """Decode a checkpoint to plain JSON values; one that is not JSON stays bytes."""
+    """Return a checkpoint as plain JSON values; as bytes if it is not JSON."""
     try:
         return None if kept is None else msgspec.json.decode(kept)
     except (ValueError, RecursionError):
@@ -346,8 +346,9 @@ def progress_of(kept: bytes | None) -> Any:
 
 
 def refuse_loop(what: str, instead: str) -> None:
-    """Raise RuntimeError inside a running event loop, which a blocking call would stop. Imports no asyncio."""
-    running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)  # None during its import
+    """Raise RuntimeError inside a running event loop, which the blocking call `what` would stop; the text suggests
+    `instead`. Imports no asyncio."""
+    running = getattr(sys.modules.get("asyncio.events"), "_get_running_loop", None)  # None while asyncio is imported
     if running is not None and running() is not None:
         raise RuntimeError(
             f"{what} was called inside a running event loop, which it would block; use `{instead}` there"

@@ -27,17 +27,17 @@ if TYPE_CHECKING:  # not imported at run time, to start faster
     from .flow.limits import Rate
     from .store import Store
 
-RESTART_S = 5.0  # the longest pause before a supervisor restarts a worker process that keeps dying
+RESTART_S = 5.0  # the longest pause in seconds before a supervisor restarts a worker process that keeps dying
 Isolation = Literal["process"]
 ExecutorName = Literal["loop", "thread", "process"]
 _POISON = Poison()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# All-zero ids and the version ff are invalid.
+# The pattern excludes ids of zeros and the version ff, which are invalid.
 _TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class TaskRegistry(Protocol):
-    """The registry of a task, as seen by code below the registry."""
+    """The registry of a task, as far as code below the registry uses it."""
 
     events: Events
     producer: str
@@ -115,7 +115,7 @@ def task_options(
     memory: str | int | None = None,
     slo: SLO | None = None,
 ) -> TaskOptions:
-    """Check the options of a task. Raises ConfigError for invalid values."""
+    """Return the options of a task, checked. Raises ConfigError for invalid values."""
     as_text(queue or "", "task queue")
     keep_ms = 0 if keep_result is None else milliseconds(keep_result, "keep_result")
     rule: object = poison
@@ -157,7 +157,7 @@ class TaskSpec:
     def __init__(self, home: TaskRegistry, handler: Callable[..., Any], name: str | None, options: TaskOptions) -> None:
         o, name = options, as_text(name, "task name") or _name(handler)
         self.app, self.handler, self.name, self.queue = home, handler, name, o.queue
-        self.entry: Callable[..., Any] = handler  # called by workers: the handler inside the app's wraps
+        self.entry: Callable[..., Any] = handler  # what workers call: the handler inside the app's wraps
         self.policy, self.rules = o.policy, tuple(check_rules(o.rules, f"rules of task {name!r}"))
         self.takes_context = o.takes_context
         self.on_dead = o.on_dead.name if isinstance(o.on_dead, TaskSpec) else o.on_dead
@@ -229,19 +229,20 @@ class TaskSpec:
 
 
 def as_text(value: Any, what: str) -> str | None:
-    """Return the value. Raises ConfigError unless it is None or text that is not empty."""
+    """Return the value of the setting `what`. Raises ConfigError unless it is None or text that is not empty."""
     if value is None or (isinstance(value, str) and value):
         return value
     raise ConfigError(f"{what}={value!r}: expected text that is not empty")
 
 
 def are_texts(headers: Any) -> bool:
-    """Return whether `headers` is a mapping of text to text."""
+    """Return True if `headers` is a mapping of text to text."""
     return isinstance(headers, Mapping) and all(isinstance(text, str) for item in headers.items() for text in item)
 
 
 def as_ms(when: datetime | None, what: str) -> int | None:
-    """Return milliseconds since the epoch, rounded up: nothing is early. Raises ConfigError without a time zone."""
+    """Return a time as milliseconds since the epoch, rounded up so that nothing is early; None for None. Raises
+    ConfigError if it has no time zone."""
     if when is None:
         return None
     if not isinstance(when, datetime):
@@ -252,7 +253,7 @@ def as_ms(when: datetime | None, what: str) -> int | None:
 
 
 def as_traceparent(given: object) -> str | None:
-    """Return a W3C traceparent. Raises ConfigError for an invalid one."""
+    """Return a W3C traceparent, or None for None. Raises ConfigError if it is invalid."""
     if given is None or (isinstance(given, str) and _TRACEPARENT.fullmatch(given)):
         return given
     raise ConfigError(
@@ -262,7 +263,7 @@ def as_traceparent(given: object) -> str | None:
 
 
 def as_rate(rate: Rate | str | None) -> Rate | None:
-    """Return a rate, parsed from text such as "100/s". Raises ConfigError."""
+    """Return a Rate as it is, or parsed from text such as "100/s"; None for None. Raises ConfigError."""
     if rate is None:
         return None
     from .flow.limits import Rate
@@ -280,7 +281,7 @@ def as_slo(slo: object) -> SLO | None:
 
 
 def as_size(value: object, what: str) -> int:
-    """Return a number of bytes, parsed from text such as "512MiB". Raises ConfigError."""
+    """Return a number of bytes, also from text such as "512MiB". Raises ConfigError, which names the setting `what`."""
     try:
         return some_size(value)
     except (ValueError, TypeError) as error:
@@ -310,7 +311,7 @@ def _check_idempotency(given: object) -> None:
 
 
 def _memory_bytes(isolation: object, memory: object) -> int | None:
-    """Return the most bytes of a child process of the task; None without a limit. Raises ConfigError."""
+    """Return the most bytes that a child process of the task may use; None without a limit. Raises ConfigError."""
     if isolation is not None and isolation not in get_args(Isolation):
         raise ConfigError(f"isolation={isolation!r}: expected 'process', or None for the worker's own process")
     if memory is None:
@@ -326,5 +327,5 @@ def _name(handler: Callable[..., Any]) -> str:
 
 
 def _is_any(kind: Callable[[Any], bool], handler: Callable[..., Any]) -> bool:
-    """Return whether the handler, or its `__call__`, is a function of that kind."""
+    """Return True if the handler, or its `__call__`, is a function of the kind for which `kind` returns True."""
     return kind(handler) or kind(type(handler).__call__)

@@ -23,7 +23,8 @@ def zone_of(tz: str) -> tzinfo:
 
 
 def _near_zones(tz: str) -> list[str]:
-    """Return zones that end alike, such as a city without its continent, then those that are spelled alike."""
+    """Return names of zones that end as `tz` does, such as a city without its continent, then names that are spelled
+    alike."""
     import difflib
     from zoneinfo import available_timezones
 

@@ -18,7 +18,7 @@ _HOST = re.compile(r"(?:\[[0-9A-Fa-f:.%]*\]|(?:[\w.-]|%[0-9A-Fa-f]{2})*)(?::\d{1
 _OPTION = re.compile(r"[A-Za-z_][\w.-]{0,60}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_NESTED_MAX = 4  # most levels of nested URLs that are shown
+_NESTED_MAX = 4  # the most levels of nested URLs that are shown
 
 
 class UrlParts(NamedTuple):
@@ -33,7 +33,8 @@ class UrlParts(NamedTuple):
 
     @property
     def userinfo(self) -> str:
-        """The user and password, percent-encoded so that every parser reads them alike, and the '@' after them."""
+        """The user and password with the '@' after them, percent-encoded so that every parser reads them alike; empty
+        without a user."""
         if self.user is None:
             return ""
         return quote(self.user, safe="") + ("" if self.password is None else ":" + quote(self.password, safe="")) + "@"
@@ -53,14 +54,14 @@ def split(url: str, what: str = "store URL") -> UrlParts:
 
 
 def _read(url: str) -> UrlParts | str:
-    """Return the parts of a URL, or why it is invalid."""
+    """Return the parts of a URL, or a text that says why it is invalid."""
     scheme, sep, rest = url.partition("://")
     if not sep or not _SCHEME.fullmatch(scheme):
         return "it has no scheme"
     if "#" in rest:
         return "a '#' must be written %23" + (f"; in a password write {ENCODED}" if "@" in rest else "")
     path, _, query = rest.partition("?")
-    if rest.startswith("/"):  # the path of a file may have spaces
+    if rest.startswith("/"):  # the path of a file may contain spaces
         path = path.replace(" ", "")
     if any(c.isspace() or not c.isprintable() for c in path + query):
         return f"it holds a space or a sign that cannot be seen; in a password write {ENCODED}"
@@ -85,15 +86,15 @@ def _read(url: str) -> UrlParts | str:
 
 
 def _loose(query: str) -> bool:
-    """True if the query has an '@' outside of options whose value is a URL, such as `listen=postgresql://app@server`:
-    the '@' may end a password that contains a raw '?'."""
+    """Return True if the query has an '@' outside of options whose value is a URL, such as
+    `listen=postgresql://app@server`: that '@' may end a password that contains a raw '?'."""
     pairs = (pair.partition("=") for pair in query.split("&") if "@" in pair)
     return any(not (_OPTION.fullmatch(name) and _URL.match(value)) for name, _, value in pairs)
 
 
 def _hides_user(authority: str, path: str, query: str) -> bool:
-    """True if the authority may have ended too early, at a raw '/' or '?' in a password: there is a later '@' that
-    belongs to no file's path and no option."""
+    """Return True if the authority may have ended too early, at a raw '/' or '?' in a password: there is a later '@'
+    that belongs neither to a file's path nor to an option."""
     if "@" not in path + query or (not authority and "@" not in query):
         return False
     if authority and "@" in path:
@@ -127,7 +128,7 @@ def _without_secrets(url: str, depth: int) -> str:
 
 
 def _scheme_only(url: str) -> str:
-    """Return an invalid URL for display: redacted if it cannot have a password, otherwise only its scheme."""
+    """Return an invalid URL for display: redacted if it cannot contain a password, otherwise only its scheme."""
     scheme, sep, rest = url.partition("://")
     if not sep or not _SCHEME.fullmatch(scheme):
         word, colon, rest = url.partition(":")
@@ -149,5 +150,5 @@ def _option(pair: str, depth: int) -> str:
 
 
 def option_shown(name: str) -> str:
-    """Return the name of an option for an error; a name that may be the rest of a password is not shown."""
+    """Return the name of an option for an error text; a name that may be the rest of a password is not shown."""
     return repr(name) if _OPTION.fullmatch(name) else "that is none"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from ..errors import ConfigError
 
-ACTOR_MAX, REASON_MAX = 200, 1000  # characters
-_NO_LOGIN = 2**32 - 1  # the login uid of daemons
+ACTOR_MAX, REASON_MAX = 200, 1000  # the most characters of an actor and of a reason
+_NO_LOGIN = 2**32 - 1  # the login uid of a process without a login, such as a daemon
 
 
 @cache
 def _user_name(uid: int) -> str:
-    """Return the name of a user id; the number if it has no name."""
+    """Return the name of the user with this id; the id as text if there is no name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -23,8 +23,8 @@ def _user_name(uid: int) -> str:
 
 
 def user() -> str:
-    """Return the acting user as user@host, or login/user@host after sudo. It comes from the operating system, so that
-    environment variables cannot forge it."""
+    """Return the acting user as user@host, or login/user@host after sudo. The names come from the operating system, so
+    that environment variables cannot forge them."""
     uid = os.geteuid()
     login = _login()
     name = _user_name(uid) if login in (None, uid) else f"{_user_name(login or 0)}/{_user_name(uid)}"
@@ -32,7 +32,7 @@ def user() -> str:
 
 
 def _login() -> int | None:
-    """Return the uid of the login, which Linux keeps for all processes of it; None if unknown."""
+    """Return the uid of the login to which this process belongs, as Linux keeps it; None if unknown."""
     try:
         uid = int(Path("/proc/self/loginuid").read_text())
     except (OSError, ValueError):

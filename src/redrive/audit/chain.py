@@ -19,9 +19,9 @@ from msgspec import Raw, Struct
 from ..errors import ConfigError
 from ..message import UNREADABLE
 
-SHOWN = 1000  # problems listed in a result; more are counted
-KEPT_MS = 400 * 86_400_000  # entries younger than this are never dropped
-NEAR_MS = 3_600_000  # tolerated disorder in the times of neighbours, as clocks differ
+SHOWN = 1000  # the most problems that a result lists; more are counted
+KEPT_MS = 400 * 86_400_000  # ms: a younger entry is never dropped
+NEAR_MS = 3_600_000  # ms by which the times of neighbours may be out of order, as clocks differ
 
 
 class ChainRecord(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Head(Struct, frozen=True, omit_defaults=True):
 
 
 class ChainLink(Struct, frozen=True):
-    """The place of an entry in the chain, read from its JSON. `amends`: the entry that it corrects."""
+    """The place of an entry in the chain, read from the entry's JSON. `amends`: the id of the entry it corrects."""
 
     seq: int = 0
     prev: str = ""
@@ -81,19 +81,20 @@ encode = msgspec.json.Encoder().encode
 
 
 def digest(entry: bytes | Raw) -> str:
-    """Return the hash of an entry's stored bytes."""
+    """Return the SHA-256 of an entry's stored bytes, in hex."""
     return sha256(bytes(entry)).hexdigest()
 
 
 class Anchor(NamedTuple):
-    """An entry that must be in the log, unless it is older than KEPT_MS: its number, hash and day (None: unknown)."""
+    """An entry that must be in the log, unless it is older than KEPT_MS: its number, its hash, and its day (None:
+    unknown)."""
 
     seq: int = 0
     hash: str = ""
     day: date | None = None
 
     def is_over(self, now_ms: int) -> bool:
-        """Return whether the entry may be gone because of its age."""
+        """Return True if the anchor's entry may be gone because of its age."""
         return self.day is not None and now_ms - KEPT_MS >= _ms_of(self.day)
 
 
@@ -103,7 +104,7 @@ class Verifier:
     def __init__(self, head: Head, now_ms: int, anchor: Anchor | None = None) -> None:
         self._head, self._seq, self._hash = head, head.pruned, head.pruned_hash
         self._anchor, self._count, self._more = anchor or Anchor(), 0, 0
-        self._at_ms = 0  # time of the newest entry so far
+        self._at_ms = 0  # the time of the newest entry checked so far
         self._problems: list[str] = []
         if head.lost:
             self._say(f"the head was lost {head.lost} times: entries after those left then are missing")
@@ -112,7 +113,7 @@ class Verifier:
             self._say(f"the log ends with entry {head.seq}, and entry {self._anchor.seq} was written: it was rewritten")
 
     def _check_pruned(self, now_ms: int) -> None:
-        """Check that entries were dropped only for their age, and that not all of them were."""
+        """Check that entries were dropped only because of their age, and that not all of them were."""
         head, anchor = self._head, self._anchor
         if not head.pruned:
             return
@@ -135,11 +136,11 @@ class Verifier:
             self._one(record)
 
     def note_damage(self, cell: str) -> None:
-        """Note a cell that is missing or damaged; the next record shows which entries it had."""
+        """Note that a cell is missing or damaged; the next record shows which entries it had."""
         self._say(f"cell {cell} is missing or cannot be read")
 
     def unread(self, why: str) -> None:
-        """Note that cells were not read."""
+        """Note as a problem that cells were not read, and why."""
         self._say(why)
 
     def _one(self, record: ChainRecord) -> None:
@@ -150,7 +151,7 @@ class Verifier:
             return
         if digest(record.entry) != record.hash:
             self._say(f"{link.label} was changed")
-            if link.seq != self._seq + 1:  # its number may have been changed, too, so the next record decides
+            if link.seq != self._seq + 1:  # the entry's number may itself have been changed, so the next record decides
                 return
         elif link.seq <= self._seq:
             self._say(f"{link.label} stands after entry {self._seq}: it was moved or repeated")
@@ -168,7 +169,7 @@ class Verifier:
         self._seq, self._hash, self._at_ms = link.seq, record.hash, max(self._at_ms, link.at_ms)
 
     def end(self) -> Verified:
-        """Return the result, after the last record."""
+        """Return the result. Call it after the last record."""
         head = self._head
         if self._seq < head.seq:
             self._say(f"{_numbers(self._seq + 1, head.seq)} at the end: removed")
@@ -190,7 +191,7 @@ def _numbers(first: int, last: int) -> str:
 
 
 def newest(records: Sequence[ChainRecord]) -> ChainLink:
-    """Return the link of the last record; one of zeros if it is unreadable."""
+    """Return the link of the last of these records; a link of zeros if there is none or it cannot be read."""
     try:
         return link_of(records[-1].entry) if records else ChainLink()
     except UNREADABLE:
@@ -198,7 +199,8 @@ def newest(records: Sequence[ChainRecord]) -> ChainLink:
 
 
 def anchor_of(text: str) -> Anchor:
-    """Parse an anchor, `SEQ:HASH:DATE`, the format of `Verified.head`; the date is optional. Raises ConfigError."""
+    """Return the anchor in a text `SEQ:HASH:DATE`, the format of `Verified.head`; the date is optional. Raises
+    ConfigError."""
     seq, hash, day = [*text.split(":", 2), "", ""][:3]
     try:
         if not (seq.isascii() and seq.isdecimal() and len(seq) < 19):
@@ -216,6 +218,6 @@ def _day_of(ms: int) -> date:
 
 
 def _ms_of(day: date) -> int:
-    """Return the end of the day, in ms."""
+    """Return the end of the day in UTC, in ms since the epoch."""
     end = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(1)
     return int(end.timestamp() * 1000)

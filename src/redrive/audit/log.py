@@ -27,13 +27,13 @@ from . import chain
 from .actor import signed, user
 from .chain import KEPT_MS, ChainRecord, Head, Verified, Verifier
 
-CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # entries in the head, and the bytes at which it is full
-IDS_MAX = 500  # ids in an entry; its `count` includes the others
-TEXT_MAX, LOOKED_MAX = 4000, 64_000  # characters of a text that an entry keeps, and that are searched for secrets
-AMENDED_MS = 3_600_000  # how long after an entry a correction applies
-TRIES = 100  # tries of a commit; each failed one means that another writer succeeded
+CHUNK_MAX, CHUNK_BYTES = 100, 128 * 1024  # the most entries in the head, and the bytes from which on it is full
+IDS_MAX = 500  # the most ids in an entry; its `count` includes the others
+TEXT_MAX, LOOKED_MAX = 4000, 64_000  # characters of a text that an entry keeps, and in which secrets are searched
+AMENDED_MS = 3_600_000  # ms after an entry within which a correction of it applies
+TRIES = 100  # tries of a commit; each one fails because another writer succeeded
 PAUSE_S = 0.05  # the longest pause between two tries, in seconds
-PROBED = 100  # cells read at a time if the head was lost
+PROBED = 100  # cells read at a time to find the entries after the head was lost
 HEAD = "audit/log"
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Entry(Struct, frozen=True, omit_defaults=True):
 
     @property
     def who(self) -> str:
-        """Return the given name and the user, for display."""
+        """The given name and the system's user, for display."""
         return f"{self.claimed} ({self.actor})" if self.claimed else self.actor
 
 
@@ -88,8 +88,9 @@ class Audit:
         count: int | None = None,
         about: str = "",
     ) -> Entry:
-        """Return a new entry with the current time and without secrets in its texts, not written yet. `count` defaults
-        to the number of `ids`; `actor` is the given name, beside that of the process's user. Raises StoreError."""
+        """Return a new entry with the current time and without secrets in its texts; it is not written yet. `count`
+        defaults to the number of `ids`; `actor` is the given name, recorded beside that of the process's user. Raises
+        StoreError."""
         count = len(ids) if count is None else count
         reason, text, about = redact(reason), _clip(text), _clip(about)
         real, now_ms = user(), self._store.now_ms()
@@ -109,16 +110,14 @@ class Audit:
         ids: Sequence[str] = (),
         count: int | None = None,
     ) -> Entry:
-        """Return a new entry for a change that needs no reason. Raises ConfigError for a blank reason or a text that is
-        too long."""
+        """Return a new entry for a change that needs no reason; it is not written yet. Raises ConfigError for a blank
+        reason or a text that is too long."""
         who, why = signed(actor, reason, f"{action} of {about}" if about else action, needed=False)
         return self.entry(action, who, why, text, ids=ids, count=count, about=about)
 
-    # -- written
-
     def swaps(self, entry: Entry) -> list[Swap]:
-        """Return the swaps that write the entry, for the commit of the change. If that raises Conflict, another entry
-        was written first: call this again. Raises StoreError."""
+        """Return the swaps that write the entry, for the commit of the change. If that commit raises Conflict, another
+        entry was written first: call this again. Raises StoreError."""
         (cell,) = self._store.cells.read([HEAD])
         head, swaps = self._head(cell), []
         full = len(head.records) >= CHUNK_MAX or (cell is not None and len(cell.value) >= CHUNK_BYTES)
@@ -132,20 +131,22 @@ class Audit:
         return [*swaps, *gone, Swap(HEAD, version_of(cell), chain.encode(head))]
 
     def _move(self, head: Head) -> tuple[Head, Swap]:
-        """Move the records from the head to a new cell; it may replace one that a partial commit left there."""
+        """Return the head without its records, and the swap that writes these to a new cell. The swap replaces a cell
+        that a partial commit left there."""
         (cell,) = self._store.cells.read([_key(head.last + 1)])
         first_ms = head.first_ms if head.last >= head.first else chain.newest(head.records).at_ms
         kept = Swap(_key(head.last + 1), version_of(cell), chain.encode(head.records))
         return replace(head, last=head.last + 1, first_ms=first_ms, records=()), kept
 
     def _prune(self, head: Head) -> tuple[Head, list[Swap]]:
-        """Drop the oldest cell if all of it is too old; the head keeps the hash of the dropped entries."""
+        """Return the head without its oldest cell if all entries there are too old, and the swap that deletes that
+        cell. The head keeps the hash of the dropped entries."""
         before_ms = self._store.now_ms() - KEPT_MS
         if head.last < head.first or head.first_ms >= before_ms:
             return head, []
         oldest, next = self._store.cells.read([_key(head.first), _key(head.first + 1)])
         if oldest is None:
-            return head, []  # someone deleted it: `verify` reports that
+            return head, []  # the cell was deleted by hand, which `verify` reports
         left = _records(next) if head.first < head.last else head.records
         went = _records(oldest)
         if not went:
@@ -157,8 +158,8 @@ class Audit:
         return replace(head, first=head.first + 1, first_ms=first_ms), [swap]
 
     def _head(self, cell: Cell | None) -> Head:
-        """Read the head. If it is missing or damaged, rebuild it from the other cells: that must not stop work, and
-        `verify` reports the loss."""
+        """Return the head in this cell. If it is missing or damaged, return one rebuilt from the other cells: the loss
+        must not stop work, and `verify` reports it."""
         try:
             if cell is not None:
                 return chain.head_of(cell.value)
@@ -211,8 +212,6 @@ class Audit:
         less = self.entry("amended", entry.claimed or entry.actor, ids=ids, count=count, about=entry.about)
         self.keep(replace(less, amends=entry.id))
 
-    # -- read
-
     def __iter__(self) -> Iterator[Entry]:
         return self.entries()
 
@@ -220,7 +219,7 @@ class Audit:
         """Yield the entries from `since_ms` to `until_ms`, newest first, corrected, reading cell by cell. Raises
         StoreError."""
         since_ms = max(since_ms, self._store.now_ms() - KEPT_MS)
-        amended: dict[tuple[str, str], Entry] = {}  # by (entry, actor): only its own actor corrects an entry
+        amended: dict[tuple[str, str], Entry] = {}  # by (entry, actor), as only an entry's own actor can correct it
         for entry in self._walk(since_ms, None if until_ms is None else until_ms + AMENDED_MS):
             if entry.amends:
                 amended.setdefault((entry.amends, entry.who), entry)
@@ -239,14 +238,14 @@ class Audit:
                 return
             entries = [entry for record in reversed(records) if (entry := _entry(record)) is not None]
             yield from (entry for entry in entries if entry.at_ms >= since_ms)
-            # The order of entries is that of commits, which differs a little from that of times: stop only at a cell
-            # that is too old as a whole.
+            # Entries are in the order of commits, which differs a little from the order of their times: stop only at a
+            # cell that is too old as a whole.
             if entries and all(entry.at_ms < since_ms for entry in entries):
                 return
 
     def _last_until(self, head: Head, until_ms: int) -> int:
-        """Return the number of the last cell that may have entries up to `until_ms`, by bisection: a long log has many
-        cells."""
+        """Return the number of the last cell that may have entries up to `until_ms`. It is found by bisection, as a
+        long log has many cells."""
         low, high = head.first, head.last + 1
         while low < high:
             middle = (low + high + 1) // 2
@@ -266,9 +265,9 @@ class Audit:
             yield from map(chain.encode, records)
 
     def verify(self, anchor: str = "") -> Verified:
-        """Check whether any entry was changed, removed or moved. `anchor`: `SEQ:HASH:DATE`, the `head` of an earlier
-        check, whose entry the log must contain unless it is older than 400 days. Raises ConfigError for an invalid
-        anchor, StoreError."""
+        """Return the result of checking whether an entry was changed, removed or moved. `anchor`: `SEQ:HASH:DATE`, the
+        `head` of an earlier check, whose entry the log must contain unless it is older than 400 days. Raises
+        ConfigError for an invalid anchor, StoreError."""
         head = self._head(self._store.cells.read([HEAD])[0])
         verifier = Verifier(head, self._store.now_ms(), chain.anchor_of(anchor) if anchor else None)
         for number, records in self._cells(head, range(head.first, head.last + 2)):
@@ -279,14 +278,14 @@ class Audit:
             else:
                 verifier.note_damage(_key(number))
         (now,) = self._store.cells.read([HEAD])
-        if self._head(now).first != head.first:  # entries were pruned meanwhile
+        if self._head(now).first != head.first:  # entries were dropped while the cells were read
             return self.verify(anchor)
         return verifier.end()
 
     def _cells(self, head: Head, numbers: range) -> Iterator[tuple[int | None, tuple[ChainRecord, ...]]]:
-        """Yield number and records of each cell, the head after the last one; no records if a cell is missing or
-        damaged. After PROBED such cells in a row, yield None as number, then the head: a damaged head may name any
-        number of cells."""
+        """Yield the number and the records of each of these cells, the head's after the last one; no records if a cell
+        is missing or damaged. After PROBED such cells in a row, yield None as number, then the head's: a damaged head
+        may name any number of cells."""
         missing = 0
         for number in numbers:
             records = head.records if number > head.last else _records(self._store.cells.read([_key(number)])[0])
@@ -311,7 +310,7 @@ def again(write: Callable[[], T]) -> T:
 
 
 def _clip(text: str) -> str:
-    """Return a text without secrets, then cut: a secret cut in half would not be recognized."""
+    """Return a text without secrets, cut afterwards, as a secret cut in half would not be recognized."""
     text = redact(text[:LOOKED_MAX])
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
@@ -324,7 +323,7 @@ def _records(cell: Cell | None) -> tuple[ChainRecord, ...]:
 
 
 def _entry(record: ChainRecord) -> Entry | None:
-    """Decode an entry; None if it is damaged, which `verify` reports."""
+    """Return the entry in a record; None if it is damaged, which `verify` reports."""
     try:
         return _decode(record.entry)
     except UNREADABLE:

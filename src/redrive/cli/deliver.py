@@ -109,8 +109,7 @@ class _Command:
         self.limit = min(LINE_MAX, opened.store.traits.body_bytes_max)
 
     def run(self) -> int:
-        """Check, enqueue and send the lines; return the exit code. Deletes spooled input unless lines of it
-        are unsent."""
+        """Check, enqueue and send the lines; return the exit code. Keeps spooled input while lines are unsent."""
         from ..deliver import ProgressBar, check, readable, spool_path
 
         self.path = readable(self.file, self.folder)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 from . import trust
 
-CONFIG = "REDRIVE_CONFIG"  # the file that it names may belong to any user, unlike one found by the search
+CONFIG = "REDRIVE_CONFIG"  # the file that this variable names may belong to any user, unlike one found by the search
 OURS, PYPROJECT = "redrive.toml", "pyproject.toml"
 _Stamp = tuple[int, ...]
 
@@ -21,18 +21,18 @@ class SettingsFile(NamedTuple):
     """A settings file. `here`: it is in the working directory."""
 
     path: Path
-    stamp: _Stamp  # identifies the file and its contents, for the cache
+    stamp: _Stamp  # identifies the file and its contents for the cache
     here: bool
 
 
 def settings_file() -> SettingsFile | None:
-    """Return the file in `REDRIVE_CONFIG`, else the nearest one with settings; None without any.
+    """Return the file that `REDRIVE_CONFIG` names, else the nearest one with settings; None if there is none.
 
     Raises NotTrusted if another user owns or may write a file from the search; ConfigError if a named one is missing.
     """
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # the folder was deleted
+    except FileNotFoundError:  # the working directory was deleted
         return None
     if named := os.environ.get(CONFIG):
         return _explicit(Path(named).expanduser().absolute(), here)
@@ -47,7 +47,7 @@ def settings_file() -> SettingsFile | None:
 
 
 def table_of(file: SettingsFile) -> Mapping[str, Any]:
-    """Return the settings in the file. Raises ConfigError if it cannot be read."""
+    """Return the settings in the file as written. Raises ConfigError if the file cannot be read."""
     return _document(file.path, file.stamp) or {}
 
 
@@ -77,13 +77,14 @@ def _stamp(path: Path) -> _Stamp | None:
 
 @functools.lru_cache(maxsize=64)
 def _document(path: Path, stamp: _Stamp) -> Mapping[str, Any] | None:
-    """Return the settings in a file, unparsed; None for a pyproject.toml without any."""
+    """Return the settings in a file as written; None for a pyproject.toml without any. `stamp` identifies the file's
+    contents."""
     import tomllib
 
     try:
         document = tomllib.loads(_read(path, stamp))
     except (OSError, ValueError) as error:
-        if path.name == PYPROJECT:  # other tools report a broken one
+        if path.name == PYPROJECT:  # other tools report a broken pyproject.toml
             return None
         raise ConfigError(f'{path} cannot be read: {error}; expected TOML, such as lease = "30s"') from None
     table: Mapping[str, Any] | None = document
@@ -93,7 +94,8 @@ def _document(path: Path, stamp: _Stamp) -> Mapping[str, Any] | None:
 
 
 def _read(path: Path, stamp: _Stamp) -> str:
-    """Return the text of exactly the file of `stamp`; does not block on a pipe. Raises OSError, ValueError."""
+    """Return the text of the file at `path`, which must be that of `stamp`. Does not block on a pipe. Raises OSError,
+    ValueError."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

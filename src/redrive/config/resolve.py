@@ -29,17 +29,17 @@ _SQLITE = "sqlite:///"
 _NO_FLAGS: Mapping[str, Any] = MappingProxyType({})
 
 
-# Variables other than those of settings.
+# Names of variables that are not settings.
 _OTHERS = [name.removeprefix("REDRIVE_") for name in (CONFIG, trust.VARIABLE, "REDRIVE_WEB_TOKEN")]
 VARIABLES = {name: f"REDRIVE_{name.upper()}" for name in SETTINGS}
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The settings of a process. Durations are in seconds; None: not set."""
+    """The settings of a process. Durations are in seconds; None means that a setting is not set."""
 
     url: str = "sqlite:///redrive.db"
-    app: str | None = None  # MODULE:APP
-    queues: dict[str, int | None] | None = None  # the queues of a worker in order of preference, with their concurrency
+    app: str | None = None  # the app as MODULE:APP
+    queues: dict[str, int | None] | None = None  # queues of a worker in order of preference, with their concurrency
     lease_s: float = 30.0
     grace_s: float = 30.0
     park_for_s: float = 300.0
@@ -48,39 +48,39 @@ class Settings(Struct, frozen=True, kw_only=True):
     prefetch: int | None = None
     burst: bool = False
     drain: bool = False
-    scheduler: bool = False  # whether a worker also enqueues the ticks of schedules
-    ingest: bool = False  # whether a worker takes the dead letters of its queues out of SQS
+    scheduler: bool = False  # True if a worker also enqueues the ticks of schedules
+    ingest: bool = False  # True if a worker takes the dead letters of its queues out of SQS
     name: str | None = None
     recycle_after: int | None = None  # messages that a child process runs before it is replaced
-    recycle_memory: int | None = None  # bytes of peak resident memory after which a child process is replaced
-    suspect_processes: int | None = None  # child processes for suspects; None: two per processor
-    state_dir: str | None = None  # where workers keep identities if the store is not a file
-    share: str = "none"  # group: the group may use new files; an SQLite file's folders follow the file
-    metrics: str | None = None  # HOST:PORT where a worker serves its metrics
-    emf: bool = False  # whether a worker writes CloudWatch metrics to stdout
+    recycle_memory: int | None = None  # bytes of peak resident memory from which on a child process is replaced
+    suspect_processes: int | None = None  # the most child processes for suspects; None: two per processor
+    state_dir: str | None = None  # the folder where workers keep identities if the store is not a file
+    share: str = "none"  # group: the group may use new files; folders of an SQLite file follow that file
+    metrics: str | None = None  # HOST:PORT at which a worker serves its metrics
+    emf: bool = False  # True if a worker writes CloudWatch metrics to stdout
     blobs: str | None = None  # where large bodies are stored: file:///DIRECTORY, s3://BUCKET/PREFIX
-    blob_threshold: int = 200_000  # bytes; a larger body is stored there
-    blob_max: int = 512 * 1024 * 1024  # bytes; a larger body is refused
-    notify: str | None = None  # a webhook that alerts are posted to
-    notify_every_s: float = 600.0  # the least time between two alerts about the same subject
-    telemetry: bool = True  # whether workers and schedulers report themselves in cells of the store
+    blob_threshold: int = 200_000  # bytes above which a body is stored as a blob
+    blob_max: int = 512 * 1024 * 1024  # bytes above which a body is refused
+    notify: str | None = None  # URL of the webhook to which alerts are posted
+    notify_every_s: float = 600.0  # the least seconds between two alerts about the same subject
+    telemetry: bool = True  # True if workers and schedulers report themselves in cells of the store
     runbook_url: str | None = None  # the address above the pages of runbooks, or a template with {page}
-    web_url: str | None = None  # the address of `redrive web`, for links to it
-    trace_url: str | None = None  # templates of links to traces, see web/outside.py
+    web_url: str | None = None  # the address of `redrive web`, for links to its pages
+    trace_url: str | None = None  # this and the next ones are templates of links, see web/outside.py
     logs_url: str | None = None
     code_url: str | None = None
-    code_root: str | None = None  # a prefix of paths that is left out in {file}
-    otel: bool = False  # whether apps are instrumented by OpenTelemetry
+    code_root: str | None = None  # the prefix of paths that {file} leaves out
+    otel: bool = False  # True if apps are instrumented by OpenTelemetry
     log: str = "auto"
     output: str = "auto"
-    folder: str | None = None  # the directory of the settings file; None without a file
+    folder: str | None = None  # the directory of the settings file; None if there is no file
 
     def __repr__(self) -> str:
         return f"Settings(url={shown(self.url)!r}, app={self.app!r}, folder={self.folder!r})"
 
 
 class Sourced(NamedTuple):
-    """A setting as `redrive config show` prints it: `source` is a flag, a variable, a file or `default`."""
+    """A setting as `redrive config show` prints it. `source` is a flag, a variable, a file or `default`."""
 
     name: str
     value: object
@@ -97,7 +97,7 @@ def settings(flags: Mapping[str, Any] = _NO_FLAGS) -> Settings:
 
 
 def is_shared() -> bool:
-    """Return whether the setting `share` is `group`; False if the settings cannot be read."""
+    """Return True if the setting `share` is `group`; False also if the settings cannot be read."""
     try:
         return settings().share == "group"
     except (ConfigError, Refused):
@@ -105,14 +105,14 @@ def is_shared() -> bool:
 
 
 def sources(flags: Mapping[str, Any] = _NO_FLAGS) -> list[Sourced]:
-    """Return every setting as written, with its source and without secrets. Raises as `settings` does."""
+    """Return each setting as written, with its source and without secrets. Raises as `settings` does."""
     given = tuple((n, v) for n, v in flags.items() if v is not None)
     chosen = _choose(given, _environment(), settings_file())
     return [_hide_secrets(chosen[name][1]) if name in chosen else _default(name) for name in SETTINGS]
 
 
 def unknown_variables() -> list[tuple[str, str]]:
-    """Return misspelled variables, each with the probable intention: (REDRIVE_LEESE, REDRIVE_LEASE)."""
+    """Return misspelled variables, each with the one that was probably meant: (REDRIVE_LEESE, REDRIVE_LEASE)."""
     odd = (v.removeprefix("REDRIVE_") for v in sorted(os.environ) if v.startswith("REDRIVE_"))
     names = [*(name.upper() for name in SETTINGS), *_OTHERS]
     meant = ((name, near_miss(name, names, 0.75)) for name in odd if name not in names)
@@ -120,11 +120,12 @@ def unknown_variables() -> list[tuple[str, str]]:
 
 
 def _environment() -> tuple[tuple[str, str], ...]:
-    """Return (setting, text) for each variable that is set. An empty one is not: that is how a wrapper unsets it."""
+    """Return (setting, text) for each variable that is set. An empty variable counts as not set, as wrappers unset one
+    so."""
     return tuple((name, text) for name, variable in VARIABLES.items() if (text := os.environ.get(variable)))
 
 
-@functools.lru_cache(maxsize=64)  # cached: App() reads the settings, and so does every worker
+@functools.lru_cache(maxsize=64)  # cached, as each App() and each worker reads the settings
 def _resolve(
     flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: SettingsFile | None
 ) -> Settings:
@@ -136,7 +137,7 @@ def _resolve(
 def _choose(
     flags: tuple[tuple[str, Any], ...], environment: tuple[tuple[str, str], ...], file: SettingsFile | None
 ) -> dict[str, tuple[Any, Sourced]]:
-    """Return each setting that is set: its value, and its text with the source."""
+    """Return, by name, each setting that a flag, a variable or the file sets: its value, its text, and the source."""
     written = {}
     if file is not None:
         for name, value in table_of(file).items():
@@ -160,7 +161,7 @@ def _default(name: str) -> Sourced:
 
 
 def _hide_secrets(written: Sourced) -> Sourced:
-    """Hide the secrets of a setting: all of a webhook's URL but its host, the password of other URLs."""
+    """Return a setting, its secrets hidden: all of a webhook's URL but its host, and the passwords of other URLs."""
     if written.name == "notify":
         return written._replace(value=hidden_url(str(written.value)))
     return written._replace(value=shown(str(written.value))) if written.name in ("url", "blobs") else written
@@ -178,13 +179,13 @@ def _value(written: Sourced) -> Any:
 
 
 def _anchor(name: str, value: Any, file: SettingsFile) -> Any:
-    """Make a relative path in a file relative to the file's directory."""
+    """Return the value of a setting in the file; a relative path in it is made relative to the file's directory."""
     if file.here or not isinstance(value, str):
         return value
     if name == "state_dir":
         return value if value.startswith("~") else str(file.path.parent / value)
-    if name == "url" and value.startswith("sqs://"):  # its parameters `triage` and `cells` are URLs, too
-        folder = quote(quote(str(file.path.parent)))  # quoted twice: a URL within a URL
+    if name == "url" and value.startswith("sqs://"):  # its parameters `triage` and `cells` are URLs
+        folder = quote(quote(str(file.path.parent)))  # quoted twice, for a URL within a URL
         return re.sub(rf"(?<=[?&])(?:triage|cells)={_SQLITE}(?!/)", lambda match: f"{match[0]}{folder}/", value)
     if name != "url" or not value.startswith(_SQLITE):
         return value

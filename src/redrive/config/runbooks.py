@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-# The page by alert: rules of Prometheus, names of `app.on`, and alarms of CloudWatch (as the template names them).
+# By alert, the name of its page: rules of Prometheus, names of `app.on`, and alarms of CloudWatch (as the template
+# names them).
 RUNBOOKS: Mapping[str, str] = MappingProxyType(
     {
         "RedriveDeadLettersGrowing": "dead-letters-growing",

@@ -37,7 +37,7 @@ class NotTrusted(Refused):
 
 
 def why_not(path: Path) -> str | None:
-    """Return why a file is not trusted; None if it is. Raises OSError if it cannot be examined."""
+    """Return why the file at `path` is not trusted; None if it is. Raises OSError if the file cannot be examined."""
     if is_named(path):
         return None
     status = path.lstat()
@@ -51,7 +51,7 @@ def why_not(path: Path) -> str | None:
 
 
 def why_not_folder(path: Path) -> str | None:
-    """Return why code must not be imported from a folder; None if it may. A sticky bit does not help."""
+    """Return why code must not be imported from the folder at `path`; None if it may be. A sticky bit does not help."""
     if is_named(path):
         return None
     status = path.stat()
@@ -59,7 +59,7 @@ def why_not_folder(path: Path) -> str | None:
 
 
 def is_named(path: Path) -> bool:
-    """Return whether REDRIVE_TRUST names the path."""
+    """Return True if REDRIVE_TRUST names the path, or a folder above it."""
     named = [name for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name]
     if not named:
         return False
@@ -77,14 +77,14 @@ def python() -> list[str]:
 
     It does not import modules from the working directory, unless redrive itself is imported from there.
     """
-    with contextlib.suppress(FileNotFoundError):  # the folder was deleted
+    with contextlib.suppress(FileNotFoundError):  # the working directory was deleted
         if Path(__file__).parents[1] == Path.cwd():
             return [sys.executable]
     return [sys.executable, "-P"]
 
 
 def _of_folder(path: Path) -> str | None:
-    """Return why others could replace a file of this folder; None if they cannot. A sticky folder prevents it."""
+    """Return why other users could replace a file of this folder; None if they cannot, as in a sticky folder."""
     status = path.stat()
     why = _owner(status, f"its folder {path}")
     return why or (None if status.st_mode & stat.S_ISVTX else _writers(path, status, f"its folder {path}"))
@@ -107,7 +107,7 @@ def _writers(path: Path, status: os.stat_result, what: str) -> str | None:
 
 
 def _ours() -> frozenset[int]:
-    """Return the ids of the users that are trusted: root, this one, and the caller of sudo."""
+    """Return the ids of the users that are trusted: root, the user of this process, and the caller of sudo."""
     me, by = os.geteuid(), os.environ.get("SUDO_UID", "")
     sudo = {int(by)} if me == 0 and by.isascii() and by.isdigit() else set()
     return frozenset({0, me} | sudo)
@@ -115,7 +115,8 @@ def _ours() -> frozenset[int]:
 
 @lru_cache(maxsize=64)
 def _is_alone(gid: int, ours: frozenset[int]) -> bool:
-    """Return whether a group has no other members, such as the one that many systems create for each user.
+    """Return True if the group's only members are trusted users, as in the group that many systems create for each
+    user.
 
     An unlisted group may have any members.
     """

@@ -1,4 +1,4 @@
-"""Parse the values of settings. An invalid one raises ValueError or TypeError with the reason."""
+"""Parse the values of settings. An invalid value raises ValueError or TypeError with the reason."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 _YES, _NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 
-# The fields of templates for links to traces, logs and code.
+# The fields that templates of links to traces and logs may have, and those of links to code.
 ABOUT = ("trace_id", "span_id", "message_id", "task", "queue", "worker", "at")
 CODE = ("file", "line")
 
 
 class Setting(NamedTuple):
-    """The parsing of a setting: its field of Settings, the parser, and the expected values for error texts."""
+    """How a setting is parsed: its field of Settings, the parser, and the expected values for error texts."""
 
     field: str
     read: Callable[[Any], Any]
     expected: str
-    default: str | None = None  # the default as written, if it differs from the field's
+    default: str | None = None  # the default as people write it, if it differs from the field's
 
 
 def _text(value: object) -> str:
@@ -58,7 +58,7 @@ def _http(value: object) -> str:
 
 
 def _template(fields: tuple[str, ...]) -> Callable[[object], str]:
-    """Return a parser of link templates: http or https URLs with some of these fields."""
+    """Return a parser of link templates: http or https URLs that contain some of these fields."""
 
     def read(value: object) -> str:
         unknown = [name for name in re.findall(r"\{([^{}]*)\}", str(value)) if name not in fields]
@@ -79,7 +79,7 @@ def _app(value: object) -> str:
 
 
 def address(value: object) -> str:
-    """Parse `9464` or `0.0.0.0:9464` as HOST:PORT; the default host is loopback. Raises ValueError."""
+    """Return HOST:PORT for `9464` or `0.0.0.0:9464`; the default host is loopback. Raises ValueError."""
     host, _, port = str(value).strip().rpartition(":")
     if not (port.isascii() and port.isdigit() and int(port) < 65_536):
         raise ValueError(f"{port!r} is no port")
@@ -87,7 +87,7 @@ def address(value: object) -> str:
 
 
 def _period(value: object) -> float:
-    return seconds(value)  # type: ignore[arg-type]  # it refuses what is none
+    return seconds(value)  # type: ignore[arg-type]  # raises an error for what is not a duration
 
 
 def _some_period(value: object) -> float:
@@ -113,7 +113,7 @@ def _not_negative(value: object) -> int:
 
 
 def size(value: object) -> int:
-    """Parse bytes, a number or a text with a unit: 200_000, "200KB", "512MiB". Raises ValueError."""
+    """Return a number of bytes from a number or a text with a unit: 200_000, "200KB", "512MiB". Raises ValueError."""
     match = re.fullmatch(r"\s*([0-9_]+)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
     if match is None:
         return _not_negative(value)
@@ -123,7 +123,7 @@ def size(value: object) -> int:
 
 
 def some_size(value: object) -> int:
-    """Parse a size above 0. Raises ValueError."""
+    """Return a number of bytes as `size` does. Raises ValueError unless it is above 0."""
     return _positive(size(value))
 
 
@@ -146,7 +146,8 @@ def _one_of(words: tuple[str, ...]) -> Callable[[object], str]:
 
 
 def queue_sizes(value: object) -> dict[str, int | None]:
-    """Parse `"crm:20,bulk"`, or a list of such texts, as queues and their concurrency. Raises ValueError."""
+    """Return queues with their concurrency (None: the default) from `"crm:20,bulk"`, or a list of such texts. Raises
+    ValueError."""
     texts = value if isinstance(value, list | tuple) else [value]
     sizes: dict[str, int | None] = {}
     for part in [part.strip() for text in texts for part in _text(text).split(",")]:

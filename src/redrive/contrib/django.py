@@ -120,8 +120,7 @@ class RedriveBackend(BaseTaskBackend):
 
 
 class _Home:
-    """The app and the declared tasks of one alias. The alias' backend objects share it, as Django makes one
-    per thread."""
+    """The app and the tasks of one alias. Its backend objects share them, as Django makes one per thread."""
 
     def __init__(self, alias: str, options: Mapping[str, Any], queues: set[str]) -> None:
         if unknown := sorted(options.keys() - _OPTIONS):

@@ -51,8 +51,7 @@ class Fate(Struct, frozen=True):
 
 
 class ProofVerdict(Struct, frozen=True, kw_only=True):
-    """The result of the proof. `tries`: number of events by number of requests. `causes`: number of duplicates by
-    cause."""
+    """The result of the proof. `tries`: number of events by number of requests. `causes`: duplicates by cause."""
 
     events: int
     delivered: int

@@ -68,8 +68,7 @@ class EndpointProcess:
 
 
 def proved(url: str, log: Path, sent: Path, fates: Path, queue: str) -> ProofVerdict:
-    """Run the proof in another process on these files and this queue of the store; return the verdict. Raises
-    DemoFailed."""
+    """Run the proof in another process, on these files and this queue; return the verdict. Raises DemoFailed."""
     command = [*trust.python(), "-m", "redrive.demo.ledger", str(log), "-", str(sent), str(fates), queue]
     env = {**os.environ, "REDRIVE_URL": url}  # not an argument, as the URL may contain a password
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LIMIT_S)

@@ -56,8 +56,7 @@ class Redrives:
         return plan
 
     def apply(self, plan: PlanHandle, reason: str, limit_s: float) -> Came:
-        """Start the plan's run, and work until the run and all messages that it moved have ended. Raises
-        TimeoutError."""
+        """Start the plan's run, and work until it and all messages that it moved have ended. Raises TimeoutError."""
         self._report.say(f"$ redrive dlq apply {plan.id} --reason {_word(reason)} --watch", "cyan")
         run = plan.start(reason=reason, actor=ACTOR)
         asyncio.run(self._carry(run, limit_s))

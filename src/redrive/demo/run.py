@@ -86,8 +86,7 @@ class Demo:
     def __init__(
         self, folder: Path, seed: int, console: Console, url: str | None = None, *, pages: PagesOf | None = None
     ) -> None:
-        """Take the folder, seed and console. With `pages`, the demo is slowed down, and pages show its store
-        meanwhile."""
+        """Take the folder, seed and console. With `pages`, it is slowed down, and pages show its store meanwhile."""
         self._pages_of = pages
         self._folder, self._seed, self._console, self._report = folder, seed, console, Report(console)
         self._log, self._sent, self._fates = (folder / f"{name}.jsonl" for name in ("endpoint", "sent", "fates"))

@@ -127,8 +127,7 @@ class Report:
         self._print(Text("  " + text, style))
 
     def table(self, rows: Sequence[Sequence[CellValue]], *, header: Sequence[str] = ()) -> None:
-        """Print rows as a table: the first column right-aligned, the others left-aligned. An empty row is a
-        blank line."""
+        """Print rows as a table: the first column right-aligned, the others left. An empty row is a blank line."""
         cells = [[_cell(cell) for cell in row] for row in [*([header] if header else []), *rows]]
         widths = [max(MARGIN, *(len(row[0]) for row in cells if row))]
         widths += [max(len(row[i]) for row in cells if len(row) > i) for i in range(1, max(map(len, cells)))]

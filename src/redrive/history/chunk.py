@@ -20,15 +20,15 @@ from .tally import is_histogram
 
 NONCES = 16  # writes that a cell remembers, so that a write whose answer was lost is recognised
 NONCE_BYTES = 3
-BYTES_MAX = 4 * 1024 * 1024  # of an unpacked chunk; a larger one counts as damaged
-SHIFT_MAX = 63  # bits of a count: the decoder refuses more
+BYTES_MAX = 4 * 1024 * 1024  # the most bytes of an unpacked chunk; a larger one counts as damaged
+SHIFT_MAX = 63  # the most bits of a count that the decoder accepts
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
 
 
 class ChunkKind(NamedTuple):
-    """A kind of chunk: its letter, the length and number of its slots, how long it is kept after its end, and whether
-    it holds counts, histograms or both."""
+    """A kind of chunk: its letter, the length and number of its slots, how long it is kept after its end, and True for
+    what it holds, `counts` and `histograms`."""
 
     letter: str
     slot_ms: int
@@ -39,11 +39,11 @@ class ChunkKind(NamedTuple):
 
     @property
     def span_ms(self) -> int:
-        """Return the time that a chunk covers, in ms."""
+        """The time that a chunk covers, in ms."""
         return self.slot_ms * self.slots
 
     def holds(self, key: str) -> bool:
-        """Return whether chunks of this kind keep the key."""
+        """Return True if chunks of this kind keep counts under this key."""
         return self.histograms if is_histogram(key) else self.counts
 
 
@@ -70,7 +70,7 @@ _decode = msgspec.msgpack.Decoder(_Stored).decode
 
 
 def read_chunk(value: bytes | None) -> HistoryChunk:
-    """Read a cell's chunk; a missing or damaged one is empty."""
+    """Return the chunk in a cell's value; an empty one if the value is missing or damaged."""
     try:
         stored = _Stored({}) if value is None else _decode(zlib.decompressobj().decompress(value, BYTES_MAX))
         counts = {key: _numbers(packed) for key, packed in stored.counts.items()}
@@ -81,13 +81,13 @@ def read_chunk(value: bytes | None) -> HistoryChunk:
 
 
 def write_chunk(chunk: HistoryChunk) -> bytes:
-    """Encode a chunk as the value of a cell."""
+    """Return a chunk encoded as the value of a cell."""
     counts = {key: _pack(numbers) for key, numbers in sorted(chunk.counts.items())}
     return zlib.compress(_encode(_Stored(counts, b"".join(chunk.nonces[-NONCES:]))))
 
 
 def add_counts(chunk: HistoryChunk, slot: int, counts: Mapping[str, int]) -> None:
-    """Add counts to one slot of a chunk."""
+    """Add these counts to one slot of a chunk."""
     for key, count in counts.items():
         numbers = chunk.counts.setdefault(key, [])
         if slot >= len(numbers):
@@ -104,7 +104,8 @@ def slots_of(kind: ChunkKind, chunk: HistoryChunk, start_ms: int) -> Iterator[tu
 
 
 def _pack(numbers: Sequence[int]) -> bytes:
-    """Pack counts as differences from one to the next: the sign in the lowest bit, seven bits a byte, lowest first."""
+    """Return counts packed as differences from one to the next: the sign in the lowest bit, seven bits a byte, lowest
+    first."""
     out, before = bytearray(), 0
     for number in numbers:
         change, before = number - before, number

@@ -20,14 +20,14 @@ from .recorder import Recorder, SeriesName
 from .writer import CELLS_AT_ONCE, HistoryWriter
 
 EVERY_S = 10.0
-LAST_S = 1.0  # how long a worker or process waits for its last write when it ends
-OPEN_S = 600.0  # puts in a transaction that stays open longer are not counted
-OPEN_MAX = 10_000  # transactions with an unknown end; beyond this the oldest are not counted
-_IDLE_S = 1.0  # how long the thread waits for more work before it ends
+LAST_S = 1.0  # the most seconds for which the end of a worker or process waits for its last write
+OPEN_S = 600.0  # seconds: the puts in a transaction that stays open longer are not counted
+OPEN_MAX = 10_000  # transactions whose ends are unknown; beyond this the oldest ones are not counted
+_IDLE_S = 1.0  # seconds for which the thread waits for more work before it ends
 
 
 class Flusher:
-    """Writes the counts of `recorder` to the store, at most EVERY_S seconds later."""
+    """Writes the counts of `recorder` to the store, at most EVERY_S seconds after they were counted."""
 
     def __init__(self, recorder: Recorder, store: Store) -> None:
         self.recorder, self.store = recorder, store
@@ -35,9 +35,9 @@ class Flusher:
         self._writing = threading.Lock()
         self._open: dict[
             str, tuple[float, Mapping[SeriesName, int]]
-        ] = {}  # puts in open transactions, by the key of the cell that marks each
+        ] = {}  # by the key of its marker cell: when a transaction began, and its puts
         self._noting = threading.Lock()
-        self.asked = False  # whether a turn on the thread is due
+        self.asked = False  # True if a turn on the thread is scheduled
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """Put drafts in the store and count them. From any thread; raises what `Store.put` raises.
@@ -63,14 +63,14 @@ class Flusher:
     def _record(self, names: Mapping[SeriesName, int]) -> None:
         try:
             self.recorder.count_puts(names, self.store.now_ms())
-        except StoreError:  # the store failed after the put; the minute of the puts is unknown without its time
+        except StoreError:  # the store failed after the put, and without its time the minute of the puts is unknown
             return
         self.counted()
 
     def _record_commits(self) -> None:
         """Count the puts whose transactions have committed, which their marker cells show."""
         with self._noting:
-            noted = dict(self._open)  # a copy: other threads add and remove entries while the cells are read
+            noted = dict(self._open)  # a copy, as other threads add and remove entries while the cells are read
         keys = [*noted]
         for at in range(0, len(keys), CELLS_AT_ONCE):
             some = keys[at : at + CELLS_AT_ONCE]
@@ -85,26 +85,26 @@ class Flusher:
                         self._open.pop(key, None)
 
     def counted(self) -> None:
-        """Schedule a write, after something was counted. Thread-safe."""
+        """Schedule a write, unless one is scheduled. Call it after counting something. Thread-safe."""
         if not self.asked:
             self.asked = True
-            _thread.ask(self, uniform(0.8, 1) * EVERY_S)  # random, so that processes do not write all at once
+            _thread.ask(self, uniform(0.8, 1) * EVERY_S)  # random, so that processes do not all write at the same time
 
     def flush(self) -> None:
-        """Write everything now. Raises StoreError; the counts then wait for the next write."""
+        """Write all counts now. Raises StoreError; the counts then wait for the next write."""
         with self._writing:
             self._record_commits()
             self.writer.write(self.recorder.take())
 
     def finish(self, within_s: float = LAST_S) -> None:
-        """Write everything, and wait `within_s` at most for the store."""
+        """Write all counts that wait, and give the store `within_s` seconds at most for that."""
         if self.asked:
             done = threading.Event()
             _thread.ask(self, 0, done)
             done.wait(within_s)
 
     def turn(self) -> None:
-        """Write on the thread; if the store fails, schedule the next try."""
+        """Write the counts, on the thread; if the store fails, schedule another try."""
         self.asked = False
         try:
             self.flush()
@@ -117,7 +117,7 @@ class Flusher:
 
 
 def _names(drafts: Sequence[Draft], puts: Sequence[PutResult]) -> Mapping[SeriesName, int]:
-    """Count the drafts put by queue and task, without duplicates."""
+    """Return how many of the drafts were put, by queue and task, without duplicates."""
     return Counter((d.queue, d.task) for d, p in zip(drafts, puts, strict=True) if not p.duplicate)
 
 
@@ -131,7 +131,7 @@ class _Thread:
         self._thread: threading.Thread | None = None
 
     def ask(self, flusher: Flusher, in_s: float, done: threading.Event | None = None) -> None:
-        """Schedule a turn of the flusher in `in_s` seconds, and set `done` after it."""
+        """Schedule a turn of the flusher in `in_s` seconds; `done`, if given, is set after that."""
         with self._changed:
             self._due_s[flusher] = time.monotonic() + in_s
             if done is not None:
@@ -140,7 +140,7 @@ class _Thread:
                 thread = threading.Thread(target=self._run, name="redrive-history", daemon=True)
                 try:
                     thread.start()
-                except RuntimeError:  # too many threads, or the interpreter ends: only counts are lost
+                except RuntimeError:  # there are too many threads, or the interpreter ends: only counts are lost
                     flusher.asked = False
                     return
                 self._thread = thread
@@ -165,7 +165,7 @@ class _Thread:
                     self._waiting.clear()
 
     def _next(self) -> Flusher | None:
-        """Wait until a flusher is due and return it; None after `_IDLE_S` without any."""
+        """Wait until a flusher is due, and return it; None after `_IDLE_S` without any."""
         idle_from_s = time.monotonic()
         with self._changed:
             while True:
@@ -192,7 +192,7 @@ _thread = _Thread()
 
 
 def _after_fork() -> None:
-    """Start with a new thread object in a forked child: threads do not survive a fork, and the parent writes its own
+    """Use a new thread object in a forked child: threads do not survive a fork, and the parent process writes its own
     counts."""
     global _thread
     _thread = _Thread()

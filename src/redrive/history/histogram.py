@@ -20,7 +20,7 @@ BOUNDS_MS = tuple(LEAST_MS * GROWTH**n for n in range(math.ceil(math.log(MOST_MS
 
 
 def bucket_counts(values_ms: list[float]) -> dict[int, int]:
-    """Count the values by bucket index. Sorts the list."""
+    """Return how many of the values are in each bucket, by its index. Sorts the list."""
     values_ms.sort()
     counts: dict[int, int] = {}
     at, end = 0, len(values_ms)
@@ -33,7 +33,7 @@ def bucket_counts(values_ms: list[float]) -> dict[int, int]:
 
 
 class Histogram(Struct, frozen=True):
-    """Durations: their number, their sum in ms, and how many are in each bucket, by its index."""
+    """Durations: how many, their sum in ms, and how many are in each bucket, by the bucket's index."""
 
     count: int = 0
     sum_ms: int = 0
@@ -56,13 +56,13 @@ class Histogram(Struct, frozen=True):
         return None
 
     def within(self, bound_ms: float) -> int:
-        """Count the values of at most `bound_ms`, with all of the bound's bucket."""
+        """Return how many values are at most `bound_ms`; all values in the bound's own bucket count."""
         last = bisect_left(BOUNDS_MS, bound_ms)
         return sum(count for index, count in self.buckets.items() if index <= last)
 
 
 def estimate_ms(index: int) -> float:
-    """Return the representative duration of a bucket, in ms."""
+    """Return the duration in ms that stands for a bucket's values."""
     if index <= 0:
         return LEAST_MS
     if index >= len(BOUNDS_MS):

@@ -16,28 +16,28 @@ from .chunk import HOURS
 from .recorder import SeriesName
 
 NAMES_MAX = 1000
-EVERYTHING: SeriesName = ("", "")  # the sum over all queues and tasks
+EVERYTHING: SeriesName = ("", "")  # the name under which the sum over all queues and tasks is stored
 OVERFLOW: SeriesName = (OTHER, OTHER)
 CELL = "history/names"
 TRIES = 20
-_PAUSE_S = 0.005  # the longest pause after the first lost swap, in seconds; random and growing
+_PAUSE_S = 0.005  # the longest pause after the first lost swap, in seconds; pauses are random and grow
 
-Days = dict[SeriesName, int]  # by queue and task, the last day with any activity, in days since the epoch
+Days = dict[SeriesName, int]  # by queue and task: the last day with any activity, in days since the epoch
 
 
 def id_of(name: SeriesName) -> str:
-    """Return the part of a cell's key that encodes a queue and task."""
+    """Return the part of a cell's key that stands for a queue and task."""
     queue, task = name
     return hashlib.blake2b(f"{queue}\0{task}".encode(), digest_size=8).hexdigest()
 
 
 def read_names(store: Store) -> Days:
-    """Return the queues and tasks with activity in the last 35 days. Raises StoreError."""
+    """Return the queues and tasks with activity in the last 35 days, each with its last day. Raises StoreError."""
     return _days(store.cells.read([CELL])[0])
 
 
 class SeriesNames:
-    """The list of names, as this process last read it. `retries` counts swaps that another process won."""
+    """The list of queues and tasks, as this process last read it. `retries` counts swaps that another process won."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -45,7 +45,7 @@ class SeriesNames:
         self.retries = 0
 
     def list(self, names: Collection[SeriesName], now_ms: int) -> dict[SeriesName, SeriesName]:
-        """Add these names to the list; return the name to count each under, OVERFLOW beyond NAMES_MAX."""
+        """Add these names to the list; return the name under which to count each: OVERFLOW beyond NAMES_MAX."""
         day = now_ms // HOURS.span_ms
         if any(self._known.get(name, -1) < day for name in names):
             self._known = self._list(names, day)
@@ -66,7 +66,7 @@ class SeriesNames:
                 return days
             self.retries += 1
             time.sleep(uniform(0, _PAUSE_S * (tried + 1)))
-        return before  # all tries were lost; the next flush tries again
+        return before  # all tries were lost, so the next flush tries again
 
 
 _decode = msgspec.msgpack.Decoder(list[tuple[str, str, int]]).decode

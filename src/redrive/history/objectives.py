@@ -24,7 +24,7 @@ from .tally import ALL, GOOD, QUEUE_ALL, QUEUE_GOOD
 
 
 class BurnWindow(NamedTuple):
-    """An alert on the burn rate: its severity, its threshold, and its windows in ms."""
+    """An alert on the burn rate: its severity, its threshold, and its long and its short window in ms."""
 
     severity: str
     threshold: float
@@ -40,8 +40,8 @@ WINDOWS = (
 
 
 class Burn(Struct, frozen=True, kw_only=True):
-    """The burn rates over the last `long_ms` and `short_ms`: `firing` if both reach the threshold. A rate is 0 if no
-    message ended."""
+    """The burn rates over the last `long_ms` and `short_ms`, and `firing`: True if both reach the threshold. A rate is
+    0 if no message ended."""
 
     severity: str
     threshold: float
@@ -57,7 +57,7 @@ class Burn(Struct, frozen=True, kw_only=True):
 
 class SloStatus(Struct, frozen=True, kw_only=True):
     """The status of an objective of a task or queue (`kind`) in its period: `good` of `all` messages met it.
-    `budget_left` is a share of the error budget: negative once overspent, 1 if no message ended."""
+    `budget_left` is a share of the error budget: negative once that is overspent, 1 if no message ended."""
 
     name: str
     kind: str
@@ -68,7 +68,7 @@ class SloStatus(Struct, frozen=True, kw_only=True):
 
     @property
     def share(self) -> float | None:
-        """Return the share of good messages; None if none ended."""
+        """The share of good messages; None if no message ended."""
         return self.good / self.all if self.all else None
 
     @property
@@ -81,7 +81,7 @@ class SloStatus(Struct, frozen=True, kw_only=True):
 
 
 class Declares(Protocol):
-    """An app, as far as it declares objectives."""
+    """An app, as far as it declares objectives of tasks and queues."""
 
     @property
     def tasks(self) -> Mapping[str, Any]: ...
@@ -125,7 +125,7 @@ def _status(store: Store, names: Iterable[SeriesName], kind: str, name: str, slo
 
 
 def _slots(counts: Iterable[tuple[int, str, int]], keys: Sequence[str]) -> list[tuple[int, int, int]]:
-    """Return (start, good, all) for each count of the two keys."""
+    """Return (start, good, all) for each count under the keys for good and for all messages."""
     good, all = keys
     return [(at_ms, count * (key == good), count * (key == all)) for at_ms, key, count in counts if key in keys]
 

@@ -16,7 +16,7 @@ from .tally import Tally, TallyCounts, is_histogram, tally_of
 from .writer import SHARDS
 
 NOT_KEPT = "not kept: name cells= in the store's URL, and workers write there what they counted"
-READ_MAX = 1000  # cells per call
+READ_MAX = 1000  # the most cells that are read in one call
 _DAY_MS = 24 * HOUR_MS
 #: The default step by the age of the oldest point: (age up to, step), in ms.
 _STEPS = ((3 * HOUR_MS, 5 * MINUTE_MS), (2 * _DAY_MS, HOUR_MS), (HOURS.kept_ms, _DAY_MS))
@@ -54,8 +54,8 @@ def read_history(
     since: Duration = "24h",
     step: Duration | None = None,
 ) -> History:
-    """Return the history of a store, of a queue, of a task, or of a task in a queue. Raises ConfigError, StoreError;
-    Unsupported if the store keeps no history."""
+    """Return the history of a store, a queue, a task, or a task in a queue, for the last time `since`. Raises
+    ConfigError, StoreError; Unsupported if the store keeps no history."""
     back_ms = milliseconds(since, "since")
     step_ms = _default_step(back_ms) if step is None else milliseconds(step, "step")
     _check(back_ms, step_ms)
@@ -85,8 +85,8 @@ def read_history(
 def counts_of(
     store: Store, names: Sequence[SeriesName], since_ms: int, now_ms: int, step_ms: int = MINUTE_MS
 ) -> Iterator[tuple[int, str, int]]:
-    """Yield (start of the slot, key, count) for the slots that began since `since_ms`: hourly ones if the step is whole
-    hours, else the finest that are kept. Raises StoreError."""
+    """Yield (start of the slot, key, count) for the slots that began since `since_ms`: hourly slots if the step is
+    whole hours, else the finest ones that are kept. Raises StoreError."""
     if step_ms % HOUR_MS == 0:
         yield from _read(store, names, HOURS, since_ms, now_ms + 1)
         return
@@ -101,7 +101,7 @@ def counts_of(
 def _read(
     store: Store, names: Sequence[SeriesName], kind: ChunkKind, from_ms: int, before_ms: int
 ) -> Iterator[tuple[int, str, int]]:
-    """Yield the counts of one kind of chunk, for slots that began from `from_ms` on and before `before_ms`."""
+    """Yield the counts in chunks of one kind, for slots that began from `from_ms` on and before `before_ms`."""
     starts = range(from_ms - from_ms % kind.span_ms, before_ms, kind.span_ms)
     places = [
         (start_ms, f"history/{id_of(name)}/{kind.letter}/{start_ms // kind.span_ms}/{shard}")

@@ -27,7 +27,7 @@ from .tally import (
     add,
 )
 
-VALUES_MAX = 4096  # durations kept one by one before they are folded into buckets; a batch may exceed it
+VALUES_MAX = 4096  # durations kept one by one before they are folded into buckets; one batch may exceed this
 ATTEMPTS = 12  # attempts counted one by one; the last counter has the eleventh and all later ones
 
 SeriesName = tuple[str, str]  # queue and task
@@ -35,8 +35,8 @@ Minutes = dict[int, TallyCounts]
 
 
 class MinuteSeries(Struct, gc=False, eq=False):
-    """The counts of one queue and task in the current minute. `done` counts by attempt; the lists are durations in ms.
-    `within_ms` and `queue_within_ms` are the bounds of the objectives of the task and of the queue, if any."""
+    """The counts of one queue and task in the current minute. `done` has a counter per attempt; the lists are durations
+    in ms. `within_ms` and `queue_within_ms` are the bounds of the objectives of the task and of the queue, if any."""
 
     within_ms: float | None = None
     queue_within_ms: float | None = None
@@ -50,14 +50,14 @@ class MinuteSeries(Struct, gc=False, eq=False):
 
     @property
     def judges(self) -> bool:
-        """Return whether the task or the queue has an objective."""
+        """True if the task or the queue has an objective."""
         return self.within_ms is not None or self.queue_within_ms is not None
 
     def count(self, key: str, more: int = 1) -> None:
         self.counts[key] = self.counts.get(key, 0) + more
 
     def judge(self, took_ms: float | None) -> None:
-        """Count a message for the objectives: done after `took_ms`, or dead (None)."""
+        """Count a message for the objectives: it was done `took_ms` after it was due, or is dead (None)."""
         if self.within_ms is not None:
             self.count(ALL)
             self.count(GOOD, took_ms is not None and took_ms <= self.within_ms)
@@ -66,7 +66,7 @@ class MinuteSeries(Struct, gc=False, eq=False):
             self.count(QUEUE_GOOD, took_ms is not None and took_ms <= self.queue_within_ms)
 
     def fold(self) -> None:
-        """Move the lists of durations into histogram counts."""
+        """Move the durations in the lists into histogram counts."""
         for letter, values in (
             (RUN, self.run),
             (WAIT, self.wait),
@@ -86,7 +86,8 @@ class MinuteSeries(Struct, gc=False, eq=False):
 
 
 class Recorder:
-    """The counts of one process that are not written yet. Hold `lock` when calling any method that does not take it.
+    """The counts of one process that are not written yet. Hold `lock` when calling any method that does not take it
+    itself.
 
     `tasks` and `queues` are those of the app. `of` returns series of the current minute; `turn` begins the next minute.
     """
@@ -100,7 +101,7 @@ class Recorder:
         self._put: dict[SeriesName, int] = {}
 
     def turn(self, now_ms: int) -> None:
-        """Begin a new minute if `now_ms` is in one."""
+        """Begin a new minute if `now_ms` is not in the current one."""
         minute = now_ms // MINUTE_MS
         if minute != self._minute:
             self._fold()
@@ -124,13 +125,13 @@ class Recorder:
         return queue, task if task in self._tasks or not self._tasks else OTHER
 
     def bound(self) -> None:
-        """Fold the durations of long series, after each batch, so that memory stays bounded."""
+        """Fold the durations of long series, so that memory stays bounded. Call it after each batch."""
         for series in self.series.values():
             if len(series.run) >= VALUES_MAX:
                 series.fold()
 
     def count_puts(self, names: Mapping[SeriesName, int], now_ms: int) -> None:
-        """Count messages put by queue and task. Takes `lock`."""
+        """Count messages that were put, by queue and task. Takes `lock`."""
         with self.lock:
             self.turn(now_ms)
             self.add_enqueued(names)
@@ -142,12 +143,12 @@ class Recorder:
             self._put[name] = self._put.get(name, 0) + count
 
     def put_in_all(self) -> dict[SeriesName, int]:
-        """Return the number of messages put by this process so far, by queue and task. Takes `lock`."""
+        """Return how many messages this process has put so far, by queue and task. Takes `lock`."""
         with self.lock:
             return dict(self._put)
 
     def take(self) -> dict[SeriesName, Minutes]:
-        """Return and clear all counts, by minute. Takes `lock`."""
+        """Return all counts by queue, task and minute, and clear them. Takes `lock`."""
         with self.lock:
             self._fold()
             taken, self._folded = self._folded, {}
@@ -162,6 +163,6 @@ class Recorder:
 
 
 def _within_ms(of: Any) -> float | None:
-    """Return the bound of the objective of a task or queue, in ms; None without one."""
+    """Return the bound of the objective of a task or queue, in ms; None if it has no objective."""
     slo = getattr(of, "slo", None)
     return None if slo is None else slo.within_s * 1000

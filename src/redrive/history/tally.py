@@ -13,9 +13,9 @@ from msgspec import Struct
 from ..counters import BANDS, CRASHES, DEAD, FAILED, FAULTS, QUARANTINED, REDRIVEN
 from .histogram import Histogram
 
-# Keys. The buckets of a histogram have its letter and their index; its sum has the letter and `+`.
+# Keys. A bucket of a histogram has the histogram's letter and the bucket's index; the sum has the letter and `+`.
 ENQUEUED = "e"
-# good and all messages, for the objectives of the task and of the queue
+# Numbers of good and of all messages, for the objective of the task and for that of the queue.
 GOOD, ALL, QUEUE_GOOD, QUEUE_ALL = "g", "a", "gq", "aq"
 RUN, WAIT, FIRST, AFTER, DELAY = "R", "W", "F", "A", "D"
 HISTOGRAMS = (RUN, WAIT, FIRST, AFTER, DELAY)
@@ -29,7 +29,7 @@ TallyCounts = dict[str, int]
 
 
 def is_histogram(key: str) -> bool:
-    """Return whether the key is one of a histogram."""
+    """Return True if the key is that of a histogram's bucket or sum."""
     return key[0] in HISTOGRAMS
 
 
@@ -86,7 +86,7 @@ def add(into: TallyCounts, more: Mapping[str, int]) -> None:
 
 
 def tally_of(counts: Mapping[str, int]) -> Tally:
-    """Turn stored counts into a Tally. Ignores keys of newer versions."""
+    """Return stored counts as a Tally. Keys of newer versions are ignored."""
     named: dict[str, dict[str, int]] = {letter: {} for letter in "odfhHcv"}
     buckets: dict[str, dict[int, int]] = {letter: {} for letter in HISTOGRAMS}
     sums = dict.fromkeys(HISTOGRAMS, 0)

@@ -27,15 +27,15 @@ from .recorder import Minutes, SeriesName
 from .tally import TallyCounts, add
 
 SHARDS = 8
-TRIES = 3  # swaps lost to other processes before the writer changes to another shard
+TRIES = 3  # swaps that the writer may lose to other processes before it changes to another shard
 ROUNDS = 8
 CELLS_AT_ONCE = 100
-_PAUSE_S = 0.005  # the longest pause before the second round, in seconds; random and growing
-PENDING_MAX = 10_000  # cells whose counts wait for the store; beyond this the oldest are dropped
+_PAUSE_S = 0.005  # the longest pause before the second round, in seconds; pauses are random and grow
+PENDING_MAX = 10_000  # cells whose counts wait for the store; beyond this the oldest ones are dropped
 
 
 class CountBatch(Struct, gc=False, eq=False):
-    """Counts by slot, with the nonces of the swaps that may have written them."""
+    """Counts by slot, with the nonces of the swaps that may have written these counts."""
 
     slots: dict[int, TallyCounts] = field(default_factory=dict)
     nonces: set[bytes] = field(default_factory=set)
@@ -43,9 +43,9 @@ class CountBatch(Struct, gc=False, eq=False):
 
 
 class CellUpdate(Struct, gc=False, eq=False):
-    """A cell to write, and the batches to add to it. The last batch is open; the others may have been written."""
+    """A cell to write, and the batches to add to it. The last takes more counts; others may have been written."""
 
-    base: str  # the key without the shard
+    base: str  # the cell's key without the shard
     kind: ChunkKind
     shard: int = 0
     lost: int = 0
@@ -74,7 +74,7 @@ class HistoryWriter:
         return bool(self._targets or self._unlisted)
 
     def write(self, taken: Mapping[SeriesName, Minutes]) -> None:
-        """Add these counts, and those that still wait, to the store. Raises StoreError; all of them then wait."""
+        """Add these counts, and those that wait from before, to the store. Raises StoreError; all of them then wait."""
         for name, minutes in taken.items():
             waiting = self._unlisted.setdefault(name, {})
             for minute, counts in minutes.items():
@@ -143,7 +143,7 @@ class HistoryWriter:
                 self._lose(target)
 
     def _merge(self, target: CellUpdate, cell: Cell | None, nonce: bytes) -> bytes | None:
-        """Add the pending batches to the cell and return its new value; None if none is pending."""
+        """Add the pending batches to the cell's chunk, and return the cell's new value; None if no batch is pending."""
         chunk = read_chunk(None if cell is None else cell.value)
         left = [batch for batch in target.batches if not self._is_over(batch, chunk.nonces, version_of(cell))]
         target.batches = left
@@ -156,13 +156,14 @@ class HistoryWriter:
         return write_chunk(chunk)
 
     def _is_over(self, batch: CountBatch, nonces: Collection[bytes], version: int) -> bool:
-        """Return whether a batch was written, or may have been and its nonce is already overwritten."""
+        """Return True if a batch was written, or may have been and its nonce is already overwritten; count it as
+        dropped in the second case."""
         if not batch.nonces:
             return False
         if not batch.nonces.isdisjoint(nonces):
             return True
         if len(nonces) < NONCES or 0 <= version - batch.after <= NONCES:
-            return False  # the cell still has the nonces of all writes since, and this batch's is not among them
+            return False  # the cell has the nonces of all writes since, and this batch's nonces are not among them
         self.dropped += 1
         return True
 

@@ -138,8 +138,7 @@ class Watch:
         return wide if len(subjects) >= FAILURES_MAX else subject
 
     def flush(self, timeout_s: float) -> bool:
-        """Send the alerts that are due, and store the other events; return False if that takes longer than
-        `timeout_s`."""
+        """Send the alerts that are due, and store the other events; return False if it takes more than `timeout_s`."""
         with self._changed:
             self._hurry = dict.fromkeys(self._piles)
             if self._hurry:
@@ -155,8 +154,7 @@ class Watch:
             atexit.register(_last_words, weakref.ref(self))
 
     def _add(self, subject: AlertSubject, pile: Pile, look_in_s: float) -> None:
-        """Add events to a subject, and let it be checked in `look_in_s` at the latest. Call it while holding
-        the lock."""
+        """Add events to a subject, and let it be checked in `look_in_s` at the latest. Hold the lock."""
         self._piles[subject] = self._piles.get(subject, Pile()).plus(pile)
         self._look_s[subject] = min(self._look_s.get(subject, float("inf")), time.monotonic() + look_in_s)
         self._changed.notify_all()

@@ -228,8 +228,7 @@ def _of_runs(store: Store) -> tuple[Mapping[str, int], Mapping[str, int]]:
 
 
 def _dead_s(store: Store, counts: Mapping[str, Counts]) -> dict[str, float]:
-    """Return, by queue, for how many seconds its oldest dead message has been dead; for at most OLDEST_QUEUES
-    queues."""
+    """Return, by queue, for how many seconds its oldest dead message has been dead; for OLDEST_QUEUES at most."""
     most = sorted((name for name in counts if counts[name].dead), key=lambda name: -counts[name].dead)[:OLDEST_QUEUES]
     firsts = {name: store.peek(Lane.DEAD, where=Filter(queue=name), limit=1).messages for name in most}
     now_ms = store.now_ms()

@@ -26,8 +26,7 @@ AHEAD = "10m"
 
 
 class QueueSignals(Struct, frozen=True, kw_only=True):
-    """Upcoming messages, objectives, late schedules and wanted workers of a store; empty if the store does not keep
-    them."""
+    """Upcoming messages, objectives, late schedules and wanted workers of a store; empty where it keeps none."""
 
     upcoming: Mapping[tuple[str, str], int] = {}  # messages by (queue, kind): first or retry
     objectives: Sequence[SloStatus] = ()

@@ -49,8 +49,7 @@ def wanted_workers(load: Load, catch_up_s: float = CATCH_UP_S) -> int:
 def read_wanted(
     store: Store, app: Registry | None, counts: Mapping[str, Counts], workers: Sequence[WorkerInfo]
 ) -> dict[str, int]:
-    """Return how many workers each queue wants that has messages, or had activity since yesterday. Raises
-    StoreError."""
+    """Return how many workers each queue wants that has messages or had activity since yesterday. Raises StoreError."""
     now_ms = store.now_ms()
     names = [name for name, day in read_names(store).items() if now_ms // 86_400_000 - day <= 1]
     wanted: dict[str, int] = {}

@@ -78,8 +78,7 @@ def notify(app: Registry, url: str, every_s: float, app_spec: str | None = None)
 
 
 def channel_of(url: str) -> str:
-    """Return the channel for alerts to this webhook: the same in every process, and without the URL, which is
-    a secret."""
+    """Return the channel for alerts to this webhook: the same in every process, without the URL, a secret."""
     return f"webhook-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
 

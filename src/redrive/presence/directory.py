@@ -23,13 +23,13 @@ from ..store import Store
 from .record import WorkerInfo, decode_info, is_asked
 
 RENEW_S = 5.0
-GONE_MS = 15_000  # a process without a report for that long is `gone`
-KEPT_MS = 300_000  # how long a process that is gone stays listed
+GONE_MS = 15_000  # ms without a report after which a process is `gone`
+KEPT_MS = 300_000  # ms for which a process that is gone stays listed
 SHARDS = 32
 TRIES = 20
 CELLS_AT_ONCE = 100
 NOT_KEPT = "not kept: name cells= in the store's URL, and workers tell there who is alive"
-_PAUSE_S = 0.005  # the longest pause after the first lost swap, in seconds; random and growing
+_PAUSE_S = 0.005  # the longest pause after the first lost swap, in seconds; pauses are random and grow
 
 _decode = msgspec.json.Decoder(list[str]).decode
 
@@ -42,23 +42,23 @@ class ProcessCell:
         self.token = secrets.token_hex(8)
         self._key, self.shard = _key(self.token), f"workers/{int(self.token, 16) % SHARDS}"
         self._is_written = False
-        self.retries = 0  # swaps of a list that another process won
+        self.retries = 0  # number of swaps of a list that another process won
 
     def write(self, info: WorkerInfo) -> bool:
-        """Write the report and list it; return whether a person asked the process to drain. Raises StoreError."""
-        for _ in range(2):  # the swap fails only if such a request was written since the read
+        """Write the report, and list it; return True if a person asked the process to drain. Raises StoreError."""
+        for _ in range(2):  # the swap fails only if a request to drain was written since the read
             cell, shard = self._cells.read([self._key, self.shard])
             asked = is_asked(cell)
             self._is_written = True  # set also if the answer is lost, so that `remove` deletes the cell
             value = msgspec.json.encode(replace(info, drain_asked=True) if asked else info)
             if self._cells.swap([Swap(self._key, version_of(cell), value, KEPT_MS)], durable=False)[0]:
                 break
-        if self.token not in _tokens(shard):  # the first write, or others removed an expired entry
+        if self.token not in _tokens(shard):  # at the first write, or after others removed an expired entry
             self._change({self.token}, set())
         return asked
 
     def remove(self) -> None:
-        """Delete the report and the entry, when the process ends. Raises StoreError."""
+        """Delete the report, and the process from the list. Call it when the process ends. Raises StoreError."""
         if not self._is_written:
             return
         (cell,) = self._cells.read([self._key])
@@ -67,7 +67,7 @@ class ProcessCell:
         self._change(set(), {self.token})
 
     def _change(self, more: set[str], fewer: set[str]) -> None:
-        """Add and remove tokens of the list, and drop expired ones; gives up after TRIES lost swaps."""
+        """Add and remove tokens in the process's list, and drop expired ones; give up after TRIES lost swaps."""
         for tried in range(TRIES):
             (cell,) = self._cells.read([self.shard])
             known = _tokens(cell)
@@ -102,8 +102,8 @@ def drain_swaps(store: Store, name: str) -> list[Swap]:
 
 
 def _entries(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
-    """Return (key of the cell, cell, record) of each listed process."""
-    if not store.traits.cells:  # SQS without `cells=` in its URL
+    """Return (key of the cell, cell, record) for each listed process. Raises StoreError, Unsupported."""
+    if not store.traits.cells:  # false on SQS without `cells=` in its URL
         raise Unsupported(NOT_KEPT)
     tokens = [token for cell in store.cells.read([f"workers/{n}" for n in range(SHARDS)]) for token in _tokens(cell)]
     entries: list[tuple[str, Cell, WorkerInfo]] = []
@@ -116,7 +116,8 @@ def _entries(store: Store) -> list[tuple[str, Cell, WorkerInfo]]:
 
 
 def _mark_gone(infos: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
-    """Mark the processes that are gone: without a recent report, or replaced by a newer process of the same name."""
+    """Return the records with `gone` set for a process without a recent report, or with a newer process of its name;
+    sorted."""
     newest: dict[str, WorkerInfo] = {}
     for info in infos:
         known = newest.get(info.name)
@@ -130,7 +131,8 @@ def _mark_gone(infos: Sequence[WorkerInfo], now_ms: int) -> list[WorkerInfo]:
 
 
 def _with_messages(store: Store, infos: Sequence[WorkerInfo]) -> Iterator[WorkerInfo]:
-    """Yield the records; those of gone processes without messages that others have claimed since, where known."""
+    """Yield the records; that of a gone process without the messages that others have claimed since, if the store can
+    tell."""
     listed = [message.id for info in infos if info.gone for message in info.messages]
     known = store.find(listed) if listed and store.traits.finds else None
     held = {message.id: message.worker for message in known or () if message is not None}
@@ -143,7 +145,7 @@ def _with_messages(store: Store, infos: Sequence[WorkerInfo]) -> Iterator[Worker
 
 
 def _has_successor(info: WorkerInfo, newest: WorkerInfo) -> bool:
-    """Return whether a newer process has the same name; two workers of one process may share a name."""
+    """Return True if a newer process has the same name; two workers of one process may share a name."""
     return info.started_ms < newest.started_ms and (info.host, info.pid) != (newest.host, newest.pid)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # not imported at run time: a process that only reads starts faster
+if TYPE_CHECKING:  # not imported at run time, as a process that only reads then starts faster
     import asyncio
 
 PROBE_S = 0.5  # seconds between two probes of the event loop
@@ -27,7 +27,7 @@ class LoopLag:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to probe the loop."""
+        """Begin to probe this loop."""
         self._loop = loop
         self._arm()
 
@@ -46,7 +46,8 @@ class LoopLag:
             self._arm()
 
     def lag_ms(self) -> float | None:
-        """Return the lateness in ms: 99th percentile of the last minute, or the current one if worse; None: unknown."""
+        """Return how late callbacks are, in ms: the 99th percentile of the last minute, or the present lateness if that
+        is worse; None if unknown."""
         due_s = self._due_s
         now_late = [] if due_s is None else [self._clock() - due_s]
         ended_late = percentile(list(self._late_s), 0.99)
@@ -55,7 +56,7 @@ class LoopLag:
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """Return the smallest value with this share of the values below it; None without values."""
+    """Return the smallest value that has this share of the values below it; None if there are no values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else None
 
@@ -76,7 +77,8 @@ class RateMeter:
         self._last = clock(), begin
 
     def take(self, total: float, digits: int) -> float | None:
-        """Return the rise per second since the last call; None if no time has passed."""
+        """Return by how much the total rose per second since the last call, rounded to `digits`; None if no time has
+        passed."""
         (before_s, before), now_s = self._last, self._clock()
         if now_s <= before_s:
             return None

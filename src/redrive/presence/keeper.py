@@ -21,20 +21,21 @@ from .directory import RENEW_S, ProcessCell
 from .figures import TRIPS, RateMeter, percentile, rss_bytes
 from .record import WorkerInfo
 
-SECOND_S = 1.0  # seconds until the second record, as a worker writes its first before it claims anything
-CLOSE_S = 1.0  # how long the end of a process waits for its last write
+SECOND_S = 1.0  # seconds until the second record, as a worker writes the first before it claims anything
+CLOSE_S = 1.0  # seconds for which the end of a process waits for its last write
 
 
 def is_on(store: Store) -> bool:
-    """Return whether this process reports itself: the store keeps cells and the setting `telemetry` is on."""
+    """Return True if this process reports itself: the store keeps cells, and the setting `telemetry` is on."""
     return store.traits.cells and not store.traits.read_only and settings().telemetry
 
 
 class Keeper:
-    """Writes what `sample` returns, with the fields that all kinds of process share, every RENEW_S until `close`. After
-    an error of the store it tries again at the next time. `trips` are the durations of the last exchanges with the
-    store in seconds: a worker adds its own; with `counts_trips`, the keeper adds those of its writes. `drain` is called
-    once, when a person requests it in the record; `renewed` is called after each write, on the keeper's thread."""
+    """Writes the record that `sample` returns, with the fields that all kinds of process share, every RENEW_S until
+    `close`. After an error of the store, the next write is at its usual time. `trips` has the durations of the last
+    exchanges with the store in seconds: a worker adds its own; with `counts_trips`, the keeper adds those of its
+    writes. `drain` is called once, when a person requests it in the record; `renewed` is called after each write, on
+    the keeper's thread."""
 
     def __init__(
         self,
@@ -67,11 +68,11 @@ class Keeper:
         return self._thread is not None
 
     def soon(self) -> None:
-        """Write soon, because something changed. Thread-safe."""
+        """Write the record soon, because something in it changed. Thread-safe."""
         self._wake.set()
 
     def close(self) -> None:
-        """Stop, and remove the process from the list if the store answers within CLOSE_S."""
+        """Stop writing, and remove the process from the list if the store answers within CLOSE_S."""
         self._over = True
         self._wake.set()
         if self._thread is not None:
@@ -87,7 +88,7 @@ class Keeper:
         self._try(self._entry.remove)
 
     def renew(self) -> None:
-        """Write the record once. Raises StoreError."""
+        """Write the record once, and call `drain` if a person requested that. Raises StoreError."""
         before_s = time.monotonic()
         asked = self._entry.write(self.record())
         if self._counts_trips:
@@ -118,8 +119,8 @@ class Keeper:
         try:
             do()
         except StoreError:
-            pass  # the worker reports an outage of the store itself
-        except Exception:  # a bug, or the store was closed meanwhile: neither may end the work
+            pass  # the worker itself reports an outage of the store
+        except Exception:  # a bug, or the store was closed meanwhile; the work must continue in either case
             if not self._failed and not self._over:
                 self._failed = True
                 self._notice("presence_failed", traceback.format_exc(limit=-3), "")

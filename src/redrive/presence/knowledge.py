@@ -24,24 +24,24 @@ from .directory import GONE_MS, RENEW_S, TRIES
 
 RELEASES = "knows"
 WAITS = "waits"
-REWRITE_MS = RENEW_S * 900  # age in ms of a release's entry from which a worker's renewal writes it again
-FORGOTTEN_MS = 7 * 24 * 3_600_000  # how long a release stays known after its last worker ended
-WRITTEN_AGAIN_MS = 24 * 3_600_000  # how often a worker writes its release again, before the cell expires
+REWRITE_MS = RENEW_S * 900  # ms after which a worker's renewal writes its release's entry again
+FORGOTTEN_MS = 7 * 24 * 3_600_000  # ms for which a release stays known after its last worker ended
+WRITTEN_AGAIN_MS = 24 * 3_600_000  # ms after which a worker writes its release again, before the cell expires
 RELEASES_MAX = 64
 WAITS_MAX = 200
-WAITED_MS = 3_600_000  # how long a task stays listed after its last message was deferred
+WAITED_MS = 3_600_000  # ms for which a task stays listed after its last message was deferred
 NAMED_AGAIN_MS = 60_000
 
 
 class KnownTask(Struct, frozen=True, array_like=True):
-    """A task as one release declares it: its version and its arguments, sorted."""
+    """A task as one release declares it: its version, and its arguments in sorted order."""
 
     version: int
     arguments: tuple[str, ...]
 
 
 class Release(Struct, frozen=True):
-    """The tasks that the workers of one release know, and the queues that they run."""
+    """The tasks that the workers of one release know, and the queues that these workers run."""
 
     queues: tuple[str, ...]
     tasks: dict[str, KnownTask]
@@ -61,11 +61,11 @@ _decode_release = msgspec.json.Decoder(Release).decode
 
 
 class Teller:
-    """Reports which tasks the workers of this release know. Used by one thread."""
+    """Reports which tasks this worker's release knows. Used by one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._cells = store, store.cells
-        self._written: tuple[bytes, int] | None = None  # the release written last, and when in ms
+        self._written: tuple[bytes, int] | None = None  # the release that was written last, and when, in ms
 
     def tell(self, release: Release) -> None:
         """Report that a worker of this release is alive. Raises StoreError."""
@@ -95,7 +95,7 @@ class Knowledge:
         self._waits: tuple[Cell | None, dict[str, int]] = None, {}
 
     def read(self) -> None:
-        """Read the releases and the waiting tasks again. Raises StoreError."""
+        """Read the releases and the waiting tasks again from the store. Raises StoreError."""
         cell, waits = self._cells.read([RELEASES, WAITS])
         self._renewals, self._waits = _times(cell), (waits, _times(waits))
         unread = [digest for digest in self._renewals if digest not in self._releases]
@@ -109,8 +109,8 @@ class Knowledge:
     def known_ms(
         self, queue: str, task: str, version: int, arguments: Sequence[str] = (), above: int | None = None
     ) -> int | None:
-        """Return when a worker of the queue was last alive that knows this task in this version or a later one, with
-        these arguments; None if there was none. A worker with a later version than `above` need not have the arguments,
+        """Return when a worker of the queue was last alive that knows this task with these arguments, in this version
+        or a later one; None if there was none. A worker with a later version than `above` need not have the arguments,
         as it may convert the body."""
         newest_ms = None
         for digest, release in self._releases.items():
@@ -122,7 +122,7 @@ class Knowledge:
         return newest_ms
 
     def is_alive(self, known_ms: int | None) -> bool:
-        """Return whether a worker that was last alive at that time may be alive now."""
+        """Return True if a worker that was last alive at `known_ms` may be alive now; False for None."""
         return known_ms is not None and self._store.now_ms() - known_ms < GONE_MS
 
     def waits(self, queue: str, tasks: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ LISTED_MAX = 100  # the most messages, runs and schedules that a record lists
 
 
 class QueueWork(Struct, frozen=True, kw_only=True):
-    """A queue that a worker runs: how many of its messages the worker runs at once at most (`concurrency`) and how many
+    """A queue that a worker runs: how many of the queue's messages it runs at once at most (`concurrency`) and how many
     it has claimed (`held`). `oldest_due_ms` is the due time of the oldest claimed message that has not begun."""
 
     name: str
@@ -48,7 +48,7 @@ class Hung(Struct, frozen=True, kw_only=True, omit_defaults=True):
     place: str = ""
 
     def text(self, worker: str) -> str:
-        """Return the worker, the blocked queues and the cause as a sentence."""
+        """Return a sentence with the worker, the blocked queues and the cause."""
         what = f"the places of {_plural('queue', self.queues)}" if self.timeouts else "its event loop"
         text = f"worker {worker} is hung: {self.task or 'something'} blocks {what}"
         text += ", past its timeout" if self.timeouts else ""
@@ -135,12 +135,12 @@ _info_of = msgspec.json.Decoder(WorkerInfo).decode
 
 
 def decode_info(cell: Cell | None) -> WorkerInfo | None:
-    """Return the record in a cell; None if there is none, or a version of redrive with another format wrote it."""
+    """Return the record in a cell; None if there is none, or if a version of redrive with another format wrote it."""
     return message.decoded(cell, _info_of, None)
 
 
 class _Request(Struct, frozen=True):
-    """The one field of its record that a process reads back."""
+    """The one field of its record that a process reads back from the store."""
 
     drain_asked: bool = False
 
@@ -149,5 +149,5 @@ _request_of = msgspec.json.Decoder(_Request).decode
 
 
 def is_asked(cell: Cell | None) -> bool:
-    """Return whether the record in this cell asks its process to drain."""
+    """Return True if the record in this cell asks its process to drain."""
     return message.decoded(cell, _request_of, _Request()).drain_asked

@@ -26,8 +26,7 @@ def command() -> str:
 
 
 def onward(words: str) -> str:
-    """Return the command with these words, and with the --app and --url of the running one unless `words`
-    name the app."""
+    """Return the command with these words, and the running one's --app and --url unless `words` name the app."""
     at = _at()
     app = at.partition(" --app ")[2].partition(" ")[0]
     return f"{program()} {words}{at.replace(f' --app {app}', '') if app in words.split() else at}"

@@ -87,8 +87,7 @@ def _range(described: str) -> str:
 
 
 def _with_unit(what: str) -> str | None:
-    """Return the typed command line with an `s` after the duration, if `what` says that its unit is missing;
-    else None."""
+    """Return the typed command line with an `s` after the duration, if `what` says that it has no unit; else None."""
     match = re.search("'([0-9.]+)' is refused: text needs a unit", what)
     return corrected(match[1], f"{match[1]}s") if match else None
 

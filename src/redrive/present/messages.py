@@ -167,8 +167,7 @@ def fault_record(fault: Fault) -> dict[str, Any]:
 
 
 def moment_record(moment: Moment) -> dict[str, Any]:
-    """Return one moment of a timeline as a record: an attempt with its fault, an action of a person, or the message's
-    end."""
+    """Return one moment of a timeline as a record: an attempt with its fault, a person's action, or the end."""
     fault, entry = moment.fault, moment.entry
     return {
         "at": timestamp(moment.at_ms),

@@ -26,8 +26,7 @@ def queue_names(store: Store, app: Registry | None) -> list[str]:
 
 
 def declared_names(kind: str, app: Registry) -> Iterator[NamedThing]:
-    """Yield the names of a kind that the app declares: queues, tasks, dependencies or schedules; none of
-    other kinds."""
+    """Yield the names of a kind that the app declares: queues, tasks, dependencies or schedules; none for others."""
     named: Mapping[str, Iterable[str]] = {
         "queues": sorted(app.queue_names),
         "tasks": sorted(app.tasks),

@@ -71,8 +71,7 @@ class _Models:
         self._names: dict[Any, str] = {}
 
     def ref(self, kind: Any) -> dict[str, Any]:
-        """Return the schema for a type that msgspec does not know. Raises TypeError if the type cannot be read from
-        JSON."""
+        """Return the schema for a type that msgspec does not know. Raises TypeError if it cannot be read from JSON."""
         if kind is object:
             return {"description": "Anything."}
         if isinstance(kind, type) and issubclass(kind, PurePath):

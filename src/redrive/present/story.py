@@ -179,8 +179,7 @@ def _value(name: str, value: Any, out: StoryReader) -> Iterator[str]:
 
 
 def _section(name: str, lines: Sequence[str], most: int, out: StoryReader, *, end: bool = False) -> Iterator[str]:
-    """Yield lines under a heading; without -v only the first `most` (with `end` the last), and how many others there
-    are."""
+    """Yield lines under a heading; without -v only the first `most` (with `end` the last), and the number of others."""
     yield from ("", out.dim(name))
     left = 0 if out.verbose else max(0, len(lines) - most)
     more = [f"… {left:,} more lines; -v shows all"] if left else []

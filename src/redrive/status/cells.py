@@ -21,11 +21,11 @@ from ..worker.flow.shared_state import NAMES
 
 READ_AT_ONCE = 100
 GROUPS_MAX = 1000  # failure groups whose annotations are checked
-Kinds = dict[str, Any]  # by key of a cell, the type of its value
+Kinds = dict[str, Any]  # by key of a cell: the type of the cell's value
 
 
 def problems(store: Store) -> list[str]:
-    """Return the problems that `Store.check` finds, and the unreadable cells. Raises StoreError."""
+    """Return a line for each problem that `Store.check` finds, and for each unreadable cell. Raises StoreError."""
     return [*store.check(), *damaged_cells(store)]
 
 

@@ -15,7 +15,7 @@ from ..worker.flow.local_state import QUEUE, RATE, TASK, is_rate
 from ..worker.flow.transitions import Transition
 from .hold import Hold, words
 
-TransitionReader = Callable[[str], Sequence[Transition]]  # returns the latest transitions of NAME or NAME/KEY
+TransitionReader = Callable[[str], Sequence[Transition]]  # NAME or NAME/KEY to its latest transitions
 
 
 def flow_holds(
@@ -28,8 +28,8 @@ def flow_holds(
     *,
     retries: bool = False,
 ) -> Iterator[Hold]:
-    """Yield the current holds of one dependency, in the order in which a worker checks them. `retries`: for messages
-    that have failed before."""
+    """Yield the holds that this state of a dependency means now, in the order in which a worker checks them. `retries`:
+    for messages that have failed before."""
     about = flow.about_of(name, key)
     next = words("flow", "show", name, *(("--key", key) if key else ()))
     if state.cool.until_ms > now_ms:
@@ -83,7 +83,7 @@ def _breaker(
 
 
 def deferral_hold(message: Message) -> Hold | None:
-    """Return the hold that flow control recorded when it deferred the message; None if it did not."""
+    """Return the hold that flow control recorded when it deferred the message; None if the message was not deferred."""
     held = message.deferral
     if held is None:
         return None

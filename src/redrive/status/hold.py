@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from ..duration import show
 
-# The name of the event at `until_ms`, by kind of hold; without one, only the wait ends.
+# By kind of hold, the name of what happens at `until_ms`; for other kinds, only the wait ends.
 _ENDS = {
     "breaker": "next probe",
     "rate": "next slot",
@@ -42,7 +42,7 @@ class Hold(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     def line(self, now_ms: int) -> str:
-        """Return the reason as a sentence, with the time that is left."""
+        """Return the reason as a sentence, with the time that is left until it ends."""
         if self.until_ms is None:
             return self.text
         return f"{self.text}; {self._end(now_ms)}"
@@ -64,5 +64,5 @@ class Hold(Struct, frozen=True, kw_only=True):
 
 
 def words(*given: str) -> str:
-    """Quote the words of a command for a shell."""
+    """Return words of a command quoted for a shell."""
     return shlex.join(given)

@@ -15,8 +15,8 @@ from .reasons import LOOKED
 from .record import NOTE, PAGE, TICKET, Need, Status
 
 _RANKS = {PAGE: 0, TICKET: 1, NOTE: 2}
-_UNCARRIED_MS = 10_000  # how long an open run may be without a worker before it is a need
-_STOPPED_MS = 24 * 3_600_000  # how long after its end a run that stopped itself is a need
+_UNCARRIED_MS = 10_000  # ms for which an open run may be without a worker before that is a need
+_STOPPED_MS = 24 * 3_600_000  # ms after its end for which a run that stopped itself is a need
 _SEVERE = ("no_worker",)  # kinds of holds that stop all work of a queue
 
 
@@ -65,7 +65,7 @@ def _objectives(objectives: Iterable[SloStatus]) -> Iterator[Need]:
 
 
 def _holds(status: Status) -> Iterator[Need]:
-    """Yield holds that a person has to end, and open breakers, one need for all keys of a dependency."""
+    """Yield needs for holds that a person has to end, and for open breakers: one for all keys of a dependency."""
     open_ones: dict[str, list[Hold]] = {}
     for hold in status.holds:
         if hold.kind == "breaker" and not hold.needs_person and hold.until_ms is not None:
@@ -98,7 +98,7 @@ def _open(name: str, some: Sequence[Hold], status: Status) -> Need:
 
 
 def _waiting(some: Sequence[Hold], status: Status) -> str:
-    """Return how many messages the holds hold, as text; `at least` if a queue has more than were read."""
+    """Return how many messages these holds concern, as text; `at least` if a queue has more than were read."""
     count = sum(hold.count for hold in some)
     if not count:
         return ""
@@ -109,7 +109,7 @@ def _waiting(some: Sequence[Hold], status: Status) -> str:
 
 
 def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
-    """Return the subject of a hold, and the parts of its page's address."""
+    """Return the subject of a hold, and the parts and the query of its page's address."""
     match hold.kind:
         case "breaker" | "cool-down" | "budget" | "rate" | "ramp" | "concurrency":
             name, _, key = hold.by.partition("/")
@@ -125,7 +125,7 @@ def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
 
 
 def _workers(status: Status) -> Iterator[Need]:
-    """Yield needs for workers that are hung, killed, or without a connection to the store."""
+    """Yield needs for workers that are hung, gone, or do not report themselves."""
     for worker in status.workers:
         report, hung = worker.report, worker.report.hung
         if worker.state == "gone":

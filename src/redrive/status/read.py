@@ -23,7 +23,7 @@ from .reasons import Reasons
 from .record import QueueStatus, Status
 from .workers import workers_of
 
-HOLDS_MAX = 100  # holds of one kind
+HOLDS_MAX = 100  # the most holds of one kind
 _MORE = {
     "no_worker": "no worker runs {:,} more queues, and messages are due there",
     "pause": "{:,} more queues are paused",
@@ -69,7 +69,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
 
 
 def _queues(store: Store, app: Registry | None, reasons: Reasons) -> tuple[QueueStatus, ...]:
-    """Return the queues of the store and of the app; first the one whose oldest due message has waited longest."""
+    """Return the queues of the store and the app, the one whose oldest due message has waited longest first."""
     declared = app.queue_names if app is not None else ()
     counts = dict.fromkeys(sorted(declared), Counts()) | store.counts_by_queue()
     counts = with_claimed(counts, reasons.workers)
@@ -86,7 +86,7 @@ def _order(queue: QueueStatus) -> tuple[float, int, str]:
 
 
 def _holds(queues: tuple[QueueStatus, ...], controls: Sequence[Control], reasons: Reasons) -> tuple[Hold, ...]:
-    """Return the holds of the queues' messages, and of dependencies for which no message waits now."""
+    """Return the holds of the queues' messages, and those of stopped dependencies for which no message waits now."""
     holds = _all(queues)
     known = {(hold.kind, hold.by) for hold in holds}
     idle = [control for control in controls if _is_stopped(control)]
@@ -95,7 +95,7 @@ def _holds(queues: tuple[QueueStatus, ...], controls: Sequence[Control], reasons
 
 
 def _all(queues: tuple[QueueStatus, ...]) -> tuple[Hold, ...]:
-    """Merge the holds of all queues by kind and origin; those that need a person first."""
+    """Return the holds of all queues, merged by kind and origin; those that need a person first."""
     merged: dict[tuple[str, str], Hold] = {}
     for hold in (hold for queue in queues for hold in queue.holds):
         known = merged.get((hold.kind, hold.by))

@@ -27,12 +27,12 @@ from .hold import Hold, words
 from .timing import IDLE_MS, due_hold, no_worker, outbox_hold, time_hold
 from .workers import worked, worker_reports
 
-LOOKED = 200  # waiting messages read per queue
+LOOKED = 200  # waiting messages that are read per queue
 CELLS_AT_ONCE = 100
-MOVED = 50  # messages read per redrive run
-QUEUES_MAX = 20  # queues considered per plan
+MOVED = 50  # messages that are read per redrive run
+QUEUES_MAX = 20  # queues that are considered per plan
 QUEUES_READ = 300  # queues whose messages are read for one status
-NORMAL = ("turn", "delay", "retry")  # kinds of normal waits, which a queue does not list
+NORMAL = ("turn", "delay", "retry")  # kinds of holds that are normal waits, which a queue does not list
 
 
 class Reasons:
@@ -43,12 +43,10 @@ class Reasons:
 
     def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app, self.now_ms = store, app, store.now_ms()
-        self.unread = 0  # the number of queues with waiting messages that were not read
+        self.unread = 0  # number of queues with waiting messages that were not read
         self._states: dict[str, DependencyState] = {}
         self._groups: dict[str, Mapping[str, Group]] = {}
         self._counts: dict[str, Counts] = {}
-
-    # -- of one message
 
     def of(self, message: Message) -> tuple[Hold, ...]:
         """Return why this message does not run, the decisive reason first; empty if it runs or rests.
@@ -82,8 +80,8 @@ class Reasons:
             yield time_hold(message)
 
     def _unknown(self, message: Message) -> Sequence[str] | None:
-        """Return the arguments that the app's task does not accept; empty if the app lacks the task or its version;
-        None if the app can run the message, judged by names alone."""
+        """Return the arguments of the message that the app's task does not accept; empty if the app does not have the
+        task or its version; None if the app can run the message, judged by the arguments' names alone."""
         if self._app is None or not self._app.tasks:
             return None
         task = self._app.tasks.get(message.task)
@@ -98,7 +96,7 @@ class Reasons:
         return sorted(given - task.codec.signature.parameters.keys()) or None
 
     def _is_known_elsewhere(self, message: Message, arguments: Sequence[str]) -> bool:
-        """Return whether a living worker of another release can run the message."""
+        """Return True if a living worker of another release can run the message."""
         if self._knowledge is None:
             return False
         known_ms = self._knowledge.known_ms(message.queue, message.task, message.version, arguments)
@@ -120,12 +118,10 @@ class Reasons:
         worked = None if self.worked is None else message.queue in self.worked
         return due_hold(message, leased=counts.leased, waiting=counts.ready, worked=worked, now_ms=self.now_ms)
 
-    # -- of queues
-
     def of_queues(self, counts: Mapping[str, Counts]) -> Mapping[str, tuple[Hold, ...]]:
         """Return the holds of each queue, as `of_queue` does. Reads the messages of at most QUEUES_READ queues: those
-        whose due message has waited longest, and those with many scheduled messages and none due. The others have their
-        pause only. Raises StoreError."""
+        whose due message has waited longest, and those with many scheduled messages and none due. Of the other queues,
+        only a pause is returned. Raises StoreError."""
         self._counts |= counts
         waiting = [name for name, of in counts.items() if of.ready + of.scheduled]
         due = sorted((name for name in waiting if counts[name].ready), key=lambda name: -counts[name].oldest_age_s)
@@ -142,8 +138,8 @@ class Reasons:
         return (replace(self._pause(queue), count=waits),) if queue in self._paused else ()
 
     def of_queue(self, queue: str, counts: Counts) -> tuple[Hold, ...]:
-        """Return the holds of a queue's waiting messages, by the number of messages, without normal waits (a turn, a
-        delay, a retry). Reads at most LOOKED messages. Raises StoreError."""
+        """Return the holds of a queue's waiting messages, those with the most messages first, without normal waits (a
+        turn, a delay, a retry). Reads at most LOOKED messages. Raises StoreError."""
         self._counts[queue] = counts
         if not counts.ready + counts.scheduled:
             return (self._pause(queue),) if queue in self._paused else ()
@@ -174,11 +170,9 @@ class Reasons:
         self._read_states(messages)
         return messages
 
-    # -- before a redrive
-
     def of_redrive(self, tasks: Iterable[str], queues: Iterable[str], dependencies: Iterable[str]) -> tuple[Hold, ...]:
-        """Return the holds that would apply to messages of these tasks in these queues. `dependencies` are those of a
-        plan, as NAME or NAME/KEY. Raises StoreError."""
+        """Return the holds that would apply to messages of these tasks in these queues. `dependencies` are those that a
+        plan names, as NAME or NAME/KEY. Raises StoreError."""
         holds: dict[tuple[str, str], Hold] = {}
         named, wanted = list(queues), list(tasks)
         for queue in named:
@@ -199,19 +193,20 @@ class Reasons:
                 if hold.kind in ("no_worker", "group"):
                     _add(holds, hold)
             if self.worked and queue not in self.worked and ("no_worker", queue) not in holds:
-                _add(holds, no_worker(queue, known=True, count=0))  # perhaps the name is misspelled, as others have one
+                _add(holds, no_worker(queue, known=True, count=0))  # a misspelled name, as others have one
         return tuple(holds.values())
 
     def of_plan(self, plan: Plan) -> tuple[Hold, ...]:
-        """Return the holds that would apply to a plan's messages in its largest queues. Raises StoreError."""
+        """Return the holds that will apply to a plan's messages once they are in its largest queues. Raises
+        StoreError."""
         if not plan.total:
             return ()
         queues = [plan.settings.to_queue] if plan.settings.to_queue else list(plan.by_queue)[:QUEUES_MAX]
         return self.of_redrive(plan.by_task, queues, set(plan.dependencies.values()))
 
     def of_run(self, run: RunView, plan: Plan | None) -> tuple[Hold, ...]:
-        """Return the holds of messages that a run has moved and that have not run yet: those of the last ones, and
-        those of their tasks and queues. Raises StoreError."""
+        """Return the holds of messages that a run has moved and that have not run yet: those of the messages moved
+        last, and those of the plan's tasks and queues. Raises StoreError."""
         if plan is None or run.state != "running" or not run.counts.get("waiting", 0):
             return ()
         holds: dict[tuple[str, str], Hold] = {}
@@ -223,18 +218,16 @@ class Reasons:
         return tuple((shared | holds).values())
 
     def _last_moves(self, run: RunView) -> Sequence[Message]:
-        """Return the messages that the run moved last, up to MOVED of them."""
+        """Return up to MOVED of the messages that the run moved last."""
         last = sum(run.counts.get(name, 0) for name in ("moved", "changed")) - 1
         if last < 0 or not self._store.traits.finds:
             return ()
         try:
             handles = read_chunk(self._store.cells, run.id, last // CHUNK)
-        except PlanRefused:  # the plan expired or was altered
+        except PlanRefused:  # the plan has expired or was altered
             return ()
         some = [handle.id for handle in handles[: last % CHUNK + 1][-MOVED:]]
         return [m for m in self._store.find(some) if m is not None and m.run == run.id]
-
-    # -- reads of the store
 
     @cached_property
     def workers(self) -> tuple[WorkerInfo, ...] | None:
@@ -277,8 +270,6 @@ class Reasons:
             some = wanted[at : at + CELLS_AT_ONCE]
             contents = self._store.cells.read(some)
             self._states |= {name: flow.decode(cell) for name, cell in zip(some, contents, strict=True)}
-
-    # -- single reasons
 
     def _pause(self, queue: str) -> Hold:
         by = self._paused_by.get(queue)
@@ -325,7 +316,7 @@ class Reasons:
 
 
 def _once(holds: Iterable[Hold]) -> Iterator[Hold]:
-    """Yield the first hold of each kind and origin."""
+    """Yield the first of the holds with the same kind and origin."""
     seen = set[tuple[str, str]]()
     for hold in holds:
         if (hold.kind, hold.by) not in seen:

@@ -40,7 +40,7 @@ class Need(Struct, frozen=True, kw_only=True):
     reason: str = ""
 
     def line(self, now_ms: int) -> str:
-        """Return the text with how long the need has lasted and when it ends."""
+        """Return the text of the need, with how long it has lasted and when it ends."""
         text = self.text
         if self.since_ms is not None and (past_s := (now_ms - self.since_ms) // 1000) > 0:
             text += f"; for {show(past_s)}"

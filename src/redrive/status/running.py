@@ -11,7 +11,7 @@ from ..presence import Hung, WorkerInfo
 
 class Running(Struct, frozen=True, kw_only=True):
     """A message that a worker has claimed. `since_ms`: when it began to run, None if it has not. `isolated`: it runs in
-    a child process, which can be killed. `hung`: why the worker is hung, if it is."""
+    a child process, which can be killed. `hung`: why the worker is hung, if it is hung."""
 
     worker: str
     host: str
@@ -22,12 +22,12 @@ class Running(Struct, frozen=True, kw_only=True):
 
     @property
     def process(self) -> str:
-        """Return the process of the worker, as text."""
+        """The worker's process, as text."""
         return f"pid {self.pid} on {self.host}" if self.pid else self.worker
 
     @property
     def end(self) -> str:
-        """Return how to end a handler that does not obey a cancel, as text."""
+        """How to end a handler that does not obey a cancel, as text."""
         if self.isolated:
             return "it runs in a child process, which can be killed"
         heard = "its worker is hung and hears no cancel" if self.hung else "a handler that does not listen to a cancel"

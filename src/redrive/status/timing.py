@@ -7,8 +7,8 @@ from ..message import Counts, Message
 from .flow import deferral_hold
 from .hold import Hold, words
 
-IDLE_MS = 10_000  # how long a message is due, with no lease in its queue, until that means that no worker runs
-STUCK_S = 60.0  # how long a message is due in the outbox before a person should check
+IDLE_MS = 10_000  # ms: if a message is due for so long, and none of its queue is leased, no worker runs
+STUCK_S = 60.0  # seconds for which a message is due in the outbox before a person should check that
 _SCHEDULE = "redrive-schedule"
 
 
@@ -35,8 +35,8 @@ def time_hold(message: Message) -> Hold:
 
 
 def due_hold(message: Message, *, leased: int, waiting: int, worked: bool | None, now_ms: int) -> Hold:
-    """Return the hold of a due message that is not claimed. `leased` messages of its queue are running, `waiting` are
-    due. `worked`: whether a living worker claims from the queue, None if unknown. Pure."""
+    """Return the hold of a due message that is not claimed. `leased` messages of its queue are running, `waiting` ones
+    are due. `worked`: True if a living worker claims from the queue, None if unknown. Pure."""
     overdue_ms = now_ms - (message.due_ms or message.enqueued_ms)
     if not leased and not worked and overdue_ms >= IDLE_MS:
         return no_worker(message.queue, known=worked is not None, count=1)
@@ -45,7 +45,7 @@ def due_hold(message: Message, *, leased: int, waiting: int, worked: bool | None
 
 
 def no_worker(queue: str, *, known: bool, count: int) -> Hold:
-    """Return the hold of `count` due messages of a queue without a worker. `known`: whether workers have records."""
+    """Return the hold of `count` due messages of a queue without a worker. `known`: True if workers report."""
     text = f"no worker seems to run queue {queue}: nothing in it is leased, and a message is due"
     if known:
         text = f"no worker that is alive runs queue {queue}" + (", and a message is due" if count else "")

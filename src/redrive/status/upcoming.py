@@ -38,8 +38,8 @@ class Upcoming(Struct, frozen=True, kw_only=True):
     hours: tuple[Wave, ...]
 
     def within(self, seconds: float) -> int:
-        """Return how many become due within so many seconds, rounded down to tens of seconds up to 10 minutes, to
-        minutes up to an hour, and then to hours."""
+        """Return how many messages become due within so many seconds, rounded down to tens of seconds up to 10 minutes,
+        to minutes up to an hour, and then to hours."""
         for waves, step_s in ((self.tens, TEN_S), (self.minutes, MINUTE_S), (self.hours, HOUR_S)):
             if seconds <= step_s * len(waves):
                 break
@@ -47,7 +47,8 @@ class Upcoming(Struct, frozen=True, kw_only=True):
 
 
 def read_upcoming(store: Store, queue: str | None = None) -> Upcoming:
-    """Count the upcoming messages of a queue, or of all. Raises StoreError; Unsupported if the store cannot (SQS)."""
+    """Return the upcoming messages of a queue, or of all queues. Raises StoreError; Unsupported if the store cannot
+    count them (SQS)."""
     now_ms = store.now_ms()
     bounds_ms = [now_ms + ahead_s * 1000 for ahead_s in _AHEAD_S]
     sums = [DueCount(0, 0)] * (len(bounds_ms) - 1)
@@ -59,7 +60,7 @@ def read_upcoming(store: Store, queue: str | None = None) -> Upcoming:
 
 
 def _waves(sums: Sequence[DueCount], step_s: int, count: int) -> tuple[Wave, ...]:
-    """Add up the counts between the bounds by steps."""
+    """Return the counts between the bounds added up to `count` waves of `step_s` seconds."""
     waves = [Wave()] * count
     for ahead_s, (every, retries, exact) in zip(_AHEAD_S[1:], sums, strict=True):
         at = (ahead_s - 1) // step_s

@@ -17,7 +17,7 @@ from ..message import Lane
 from ..presence import WorkerInfo, read_workers
 from ..store import Store
 
-LOOKED = 1000  # leased messages that are read
+LOOKED = 1000  # leased messages that are read to find workers
 
 
 class WorkerStatus(Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class WorkerStatus(Struct, frozen=True, kw_only=True):
 
 
 def worker_reports(store: Store) -> tuple[WorkerInfo, ...] | None:
-    """Return the records of a store's workers, without schedulers; None if they do not report. Raises StoreError."""
+    """Return the records of a store's workers, without schedulers; None if workers do not report. Raises StoreError."""
     if not (store.traits.cells and settings().telemetry):
         return None
     return tuple(info for info in read_workers(store) if info.kind == "worker")
@@ -54,7 +54,7 @@ def hung_workers(store: Store) -> list[str]:
 
 
 def worked(workers: Iterable[WorkerInfo] | None) -> frozenset[str] | None:
-    """Return the queues that a living worker claims from; None if workers do not report."""
+    """Return the queues from which a living worker claims; None if workers do not report."""
     if workers is None:
         return None
     return frozenset(queue.name for info in workers if not (info.gone or info.draining) for queue in info.queues)
@@ -66,7 +66,7 @@ def workers_of(store: Store, now_ms: int, workers: Sequence[WorkerInfo] | None) 
     statuses: dict[str, WorkerStatus] = {}
     for info in workers or ():
         if info.name in statuses:
-            continue  # an older process of the same name: the living or newest one comes first
+            continue  # of several processes with this name, the living or newest one came first
         leased = held.pop(info.name, Counter[str]()) if store.traits.finds else _counts(info)
         queues = dict.fromkeys(sorted(queue.name for queue in info.queues), 0) | leased
         statuses[info.name] = WorkerStatus(
@@ -90,20 +90,20 @@ def workers_of(store: Store, now_ms: int, workers: Sequence[WorkerInfo] | None) 
 
 
 def _counts(info: WorkerInfo) -> Counter[str]:
-    """Return the claimed messages by queue as of the worker's last record, for stores that cannot list leases."""
+    """Return, by queue, how many messages the worker had claimed at its last record, if a store lists no leases."""
     return Counter({queue.name: 0 if info.gone else queue.held for queue in info.queues})
 
 
 def _leases(store: Store, now_ms: int) -> tuple[dict[str, Counter[str]], dict[str, int]]:
-    """Return each worker's leased messages by queue, and when its last lease expires; empty if leases cannot be
-    listed."""
+    """Return, by worker, its leased messages by queue, and when its last lease expires; both empty if the store cannot
+    list leases."""
     held: dict[str, Counter[str]] = {}
     until: dict[str, int] = {}
     messages = store.peek(Lane.LEASED, limit=LOOKED).messages if store.traits.finds else ()
     for message in messages:
         due_ms = message.due_ms or 0
         if message.worker is None or due_ms <= now_ms:
-            continue  # its lease has run out
+            continue  # the lease has expired
         held.setdefault(message.worker, Counter())[message.queue] += 1
         until[message.worker] = max(until.get(message.worker, 0), due_ms)
     return held, until

@@ -37,8 +37,7 @@ class Meter:
         self._at_s: float | None = None
 
     def lap(self) -> float:
-        """Return the processor seconds since the last call; 0 at the first one, as the start of a program is not
-        typical."""
+        """Return the processor seconds since the last call; 0 at first, as the start of a program is not typical."""
         now_s = time.process_time()
         past_s = 0.0 if self._at_s is None else now_s - self._at_s
         self._at_s = now_s

@@ -100,8 +100,7 @@ class Screen:
         return None
 
     def subject(self, row: ScreenRow | None) -> ScreenRow | None:
-        """Return the row on which upper-case keys act: the chosen one; on a screen of details, the one that it is
-        about."""
+        """Return the row on which upper-case keys act: the chosen one; on a screen of details, its subject."""
         return row
 
     def selector(self, row: ScreenRow | None) -> str | None:

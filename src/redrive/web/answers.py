@@ -96,8 +96,7 @@ def login(site: SiteParts, request: Request, *, wrong: bool = False) -> Response
 
 
 def once_more(request: Request) -> Response:
-    """Return a page that requests the same address again: a link on another site, such as an alert, comes without
-    cookies."""
+    """Return a page that requests the same address again: a link of another site (an alert) comes without cookies."""
     text = Markup(
         '<!doctype html><title>redrive</title><meta http-equiv="refresh" content="0; url={0}"><a href="{0}">Open</a>'
     )
@@ -143,8 +142,7 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
 
 
 def _clock(site: SiteParts) -> Callable[[], int]:
-    """Return a function that returns the store's time as of its first call, so pages without times do not need the
-    store."""
+    """Return a function that returns the store's time as of its first call, as pages without times need no store."""
 
     @cache
     def now_ms() -> int:

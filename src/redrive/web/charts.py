@@ -28,8 +28,7 @@ def spark(values: Sequence[float], label: str = "") -> Markup:
 
 
 def bars(series: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], title: str) -> Markup:
-    """Return a chart of stacked bars: one bar for each label, with a colour and a pattern for each series, and a
-    legend."""
+    """Return a chart of stacked bars: one bar for each label, a colour and a pattern for each series, and a legend."""
     series = series[:_SERIES_MAX]
     sums = [sum(values) for values in zip(*(values for _, values in series), strict=True)]
     most = max(sums, default=0)
@@ -50,8 +49,7 @@ def bars(series: Sequence[tuple[str, Sequence[float]]], labels: Sequence[str], t
 
 
 def _bar(x: float, wide: float, values: Sequence[tuple[str, float]], label: str, most: float) -> Markup:
-    """Return the parts of one bar, the value of the first series at the bottom; `most` is the sum at the
-    chart's top."""
+    """Return the parts of one bar, the value of the first series at the bottom; `most`: the sum at the chart's top."""
     parts, low = [], 0.0
     for which, (name, value) in enumerate(values):
         y, high = HIGH - (low + value) / most * HIGH, value / most * HIGH

@@ -30,8 +30,7 @@ class ConnectionBounds(Struct, frozen=True, kw_only=True):
 
 
 def raise_descriptors() -> int:
-    """Raise the process's limit of descriptors as far as possible; return how many connections the limit then
-    allows."""
+    """Raise the process's limit of descriptors as far as possible; return how many connections it then allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if wanted > soft:

@@ -88,8 +88,7 @@ class Live:
     def __init__(
         self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None
     ) -> None:
-        """Take the `glance` to read, the seconds between reads, and a function `heard` to call after each successful
-        read."""
+        """Take the `glance`, the seconds between its reads, and `heard`, to call after each successful one."""
         self.version = 0
         self._heard = heard
         self._looking: asyncio.Future[tuple[bytes, float]] | None = None

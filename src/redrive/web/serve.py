@@ -26,8 +26,7 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 class PagesServer(uvicorn.Server):
-    """A server that calls `ready` with the pages' address once it answers requests, and ends live updates when it
-    stops."""
+    """A server that calls `ready` with the pages' address once it answers, and ends live updates when it stops."""
 
     def __init__(self, site: Site, ready: Callable[[str], object], bounds: ConnectionBounds | None = None) -> None:
         bounds = bounds or ConnectionBounds()
@@ -44,8 +43,7 @@ class PagesServer(uvicorn.Server):
         self.should_exit = True
 
     def end(self, number: int, *_: object) -> None:
-        """Handle a signal: stop soon, and end the process after a grace period even if threads still work on
-        answers."""
+        """Handle a signal: stop soon, and end the process after a grace period even if threads still make answers."""
         self.should_exit = True
         last = threading.Timer(GRACE_S + ENDED_S, partial(_leave, number))
         last.daemon = True

@@ -150,8 +150,7 @@ class Site:
         await self._routes(self._mounted(scope), receive, hardened)
 
     def _mounted(self, scope: Scope) -> Scope:
-        """Return the scope with the base path as part of its root, whether the proxy stripped it from the
-        path or not."""
+        """Return the scope with the base path as part of its root, whether the proxy stripped it or not."""
         if not self.base_path or scope["type"] != "http":
             return scope
         root, path = scope.get("root_path", ""), scope["path"]
@@ -335,8 +334,7 @@ class Site:
 
 
 def _base_path(given: str) -> str:
-    """Return the base path `given` without a trailing slash. Raises ConfigError if it begins as the path of a page
-    does."""
+    """Return the base path `given` without a trailing slash. Raises ConfigError if it begins like a page's path."""
     path = given.rstrip("/")
     if path and (not path.startswith("/") or "//" in path or set(path) & set("?#%\\ ")):
         raise ConfigError(f"base_path={given!r}: expected a path such as '/jobs'")

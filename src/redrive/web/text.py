@@ -35,8 +35,7 @@ def clean(value: Any) -> Any:
 
 
 def moment(at: str | None, now_ms: int, *, absent: str = DASH) -> Markup | str:
-    """Format the time `at` as `3m ago`, with the whole time in UTC as a title; a script adds the reader's
-    local time."""
+    """Format the time `at` as `3m ago`, with the whole time in UTC as title; a script adds the reader's local time."""
     if at is None:
         return absent
     time = datetime.fromisoformat(at)
@@ -92,8 +91,7 @@ def linked(traceback: str) -> Markup:
 
 @cache
 def environment() -> Environment:
-    """Return the Jinja environment with our filters. A missing name in a template is an error, so that no page has a
-    gap."""
+    """Return the Jinja environment with our filters. A missing name in a template is an error, not a gap."""
     made = Environment(
         loader=PackageLoader("redrive.web"),
         autoescape=True,

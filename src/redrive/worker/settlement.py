@@ -48,8 +48,7 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 def outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
-    """Return the outcome of an execution that ended or was not admitted; it completes or frees the idempotency key,
-    too."""
+    """Return the outcome of an execution that ended or was not admitted; it completes or frees the key, too."""
     delivery, started_s = execution.delivery, execution.started_s
     if execution.plain and started_s and execution.fault is None:
         context = execution.context

@@ -216,8 +216,7 @@ class Worker:
             raise self._error
 
     def drain(self) -> None:
-        """Claim nothing more, let running messages finish within the grace, then release the rest uncounted.
-        Thread-safe."""
+        """Claim no more, let running messages end within the grace, then release the rest uncounted. Thread-safe."""
         self._loop.call_soon_threadsafe(self._drain)
 
     def release_now(self) -> None:

@@ -55,8 +55,7 @@ def upcoming(opened: OpenedStore, out: Output, queue: str | None) -> None:
 
 
 def _rows(coming: Upcoming) -> Iterator[dict[str, Any]]:
-    """Yield a row for each of the next ten minutes, for each ten minutes of the hour, and for each four hours of the
-    day."""
+    """Yield a row for each of the next ten minutes, each ten minutes of the hour, and each four hours of the day."""
     parts = [(f"{n + 1}m", coming.minutes[n : n + 1]) for n in range(10)]
     parts += [(f"{n + 10}m", coming.minutes[n : n + 10]) for n in range(10, 60, 10)]
     parts += [(f"{n + 4}h", coming.hours[max(1, n) : n + 4]) for n in range(0, 24, 4)]

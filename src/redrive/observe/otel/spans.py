@@ -59,8 +59,7 @@ class RunSpan(Struct, eq=False):
 
 
 class Spans:
-    """The spans of one app in this process; also an observer of notices. `baggage` has the names that messages may
-    carry."""
+    """The spans of one app in this process; also an observer of notices. `baggage`: names that messages may carry."""
 
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None) -> None:
         self._parent, self._baggage = parent, baggage
@@ -101,8 +100,7 @@ class Spans:
             return None
 
     def leave(self, context: Context, token: Any = None) -> None:
-        """Note the end of the handler in its span, and undo `enter`. Without a token, the context ends with the
-        coroutine."""
+        """Note the end of the handler, and undo `enter`. Without a token, the context ends with its coroutine."""
         traced = context._trace
         if isinstance(traced, RunSpan):
             traced.ended_ns = time_ns()
@@ -184,8 +182,7 @@ class Spans:
         error: BaseException | None = None,
         worker: str = "",
     ) -> None:
-        """Record a span for one finished call of the store about a batch of `count` messages, which began at
-        `began_ns`."""
+        """Record a span for one finished call of the store about a batch of `count`, which began at `began_ns`."""
         names = set(queues)
         attributes: dict[str, Any] = {SYSTEM: "redrive", OPERATION: operation, TYPE: operation, COUNT: count}
         if len(names) == 1:
@@ -234,8 +231,7 @@ class Spans:
 
 
 class _Sent:
-    """The span of the drafts from one sender to one queue, their places in the batch, and the context that
-    they carry."""
+    """The span of the drafts from one sender to one queue, their places in the batch, and the context they carry."""
 
     def __init__(self, span: Span) -> None:
         context = span.get_span_context()

@@ -164,8 +164,7 @@ class TracedStore(StoreWrapper):
             complain("the span of a redrive")
 
     def _before(self, handles: Sequence[Handle]) -> Sequence[Message | None]:
-        """Return the messages of some of the handles, for links to their executions; none if the store cannot find
-        them."""
+        """Return the messages of some handles, for links to their executions; none if the store cannot find them."""
         try:
             return self.inner.find([handle.id for handle in handles[:LINKS_MAX]])
         except (StoreError, Unsupported):
@@ -177,8 +176,7 @@ class TracedStore(StoreWrapper):
 
 
 class StoreSpans(Spans):
-    """The spans of an app, whose store is to be passed to `wrap`. The default providers are OpenTelemetry's global
-    ones."""
+    """The spans of an app. Pass its store to `wrap`. The default providers are OpenTelemetry's global ones."""
 
     def __init__(self, *, parent: bool, baggage: frozenset[str], provider: Any = None, meters: Any = None) -> None:
         super().__init__(parent=parent, baggage=baggage, provider=provider)
@@ -201,8 +199,7 @@ class StoreSpans(Spans):
 
 
 def _with_context(settlement: Settlement, run: RunSpan | None) -> Settlement:
-    """Return the settlement with the execution's context in its fault, for the link of the next attempt in
-    any process."""
+    """Return the settlement with the execution's context in its fault, for the next attempt's link in any process."""
     fault = settlement.fault
     if run is None or fault is None:
         return settlement

@@ -156,8 +156,7 @@ def look(store: Store, id: str) -> Message:
 
 
 def seen(store: Store, id: str, lane: Lane = Lane.READY) -> Message | None:
-    """Return the message if it is in this lane; None if the store cannot find such messages, or cannot read their
-    bodies."""
+    """Return the message if it is in this lane; None if the store cannot find such messages or read their bodies."""
     message = look(store, id) if shown(store, lane) == [lane] else store.find([id])[0]
     return None if message is not None and message.content == ABSENT else message
 

@@ -180,8 +180,7 @@ class Engine:
         tally.add_run(ran)
 
     def _pipeline_of(self, run: Execution) -> Pipeline:
-        """Return the pipeline of the app that declares the execution's task; for an unknown task, that of the first
-        app."""
+        """Return the pipeline of the app that declares the execution's task; for an unknown task, of the first app."""
         task = self.tasks.get(run.delivery.message.task)
         app = self.apps[0] if task is None else task.app
         pipeline = self._pipelines.get(id(app))

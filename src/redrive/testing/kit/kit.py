@@ -368,8 +368,7 @@ def _never() -> bool:
 
 
 def _exception(exc: BaseException | type[BaseException] | None) -> BaseException | type[BaseException]:
-    """Return the error to raise for `exc`. Raises ConfigError at once if its class cannot be raised without
-    arguments."""
+    """Return the error to raise for `exc`. Raises ConfigError if its class cannot be raised without arguments."""
     if exc is None:
         return ConnectionError("injected by rd.fail_next")
     try:

@@ -15,8 +15,7 @@ SHOWN_MAX = 20  # messages that the text of a failed assertion lists
 
 
 class ExpectedMessage(Struct, frozen=True):
-    """The message that a test expects. Arguments that `args` does not name, and options that are None, match
-    any value."""
+    """The message that a test expects. Arguments that `args` lacks, and options that are None, match any value."""
 
     task: str
     args: Mapping[str, Any]

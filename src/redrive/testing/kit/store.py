@@ -93,8 +93,7 @@ class KitStore(MemoryStore):
             return self._next_due_ms([ClaimRequest(queue, 1, 0) for queue in self.seen_queues])
 
     def _prepared(self, settlement: Settlement) -> Settlement:
-        """Return the settlement with ids for its follow-ups, by which `exchange` finds them, and with exact
-        due times."""
+        """Return the settlement with ids for its follow-ups, by which `exchange` finds them, and exact due times."""
         now_ms = self.now_ms()
         named = (d if d.id is not None else replace(d, id=new_id(now_ms)) for d in settlement.follow_ups)
         return replace(settlement, follow_ups=tuple(map(self._exact, named)))

@@ -199,8 +199,7 @@ class ServedQueue:
                 yield message
 
     def _next_of_groups(self, limit: int, received: list[ServedMessage]) -> Iterator[ServedMessage]:
-        """Yield messages group by group, as many of each as fit into `limit`; a group ends at its first message in
-        flight."""
+        """Yield messages group by group, as many of each as fit into `limit`; up to its first message in flight."""
         for name in list(self._ready):
             if len(received) >= limit:
                 return
@@ -264,8 +263,7 @@ class ServedQueue:
         return True
 
     def change_visibility(self, handle: object, seconds: int, now_ms: int) -> None:
-        """Hide the message of a handle for `seconds` from now, at most until 12 hours after its receive. Raises
-        SqsError."""
+        """Hide the message of a handle for `seconds` from now, 12 hours from its receive at most. Raises SqsError."""
         self.turn(now_ms)
         message, last = self._held(handle)
         if message is None or not last or not message.in_flight:

@@ -52,8 +52,7 @@ def counted(model: Model) -> QueueCounts:
 
 
 def rates(model: Model, names: Sequence[str]) -> Mapping[str, History]:
-    """Return the history of the last minutes of each of these queues; empty if the store keeps none. Raises
-    StoreError."""
+    """Return the history of these queues' last minutes; empty if the store keeps none. Raises StoreError."""
     from ...history import read_history
 
     return {name: read_history(model.store, name, None, BACK, STEP) for name in names} if _keeps(model) else {}

@@ -20,8 +20,7 @@ _FIGURES = COLUMNS[6:-4]  # the columns from claims to the clock
 
 
 def row_of(info: WorkerInfo) -> ScreenRow:
-    """Return a worker as a row. A state that a person should notice is in upper case, as colours alone may not be
-    visible."""
+    """Return a worker as a row. A state to be noticed is in upper case, as colours alone may not be visible."""
     return {
         **worker_record(info),
         "id": f"{info.name} {info.host} {info.pid} {info.started_ms}",

@@ -94,8 +94,7 @@ def frozen(ask: PageRequest) -> Selection:
 
 
 def _done(ask: PageRequest, done: ActionResult, did: str, ids: Sequence[str] = ()) -> Done:
-    """Return the result of an action that `did` something to messages at rest. Raises Problem if it changed none of
-    them."""
+    """Return the result of an action that `did` something to messages at rest. Raises Problem if it changed none."""
     left = [f"{len(done.changed):,} had moved meanwhile"] if done.changed else []
     left += [f"{len(done.unknown):,} unknown"] if done.unknown else []
     if not len(done):

@@ -116,8 +116,7 @@ class Attempt:
         return None if exact.same(typed, self._veiled.shown) else exact.write(self._veiled.stored(typed)).encode()
 
     def _shown_fields(self, typed: exact.Pairs) -> Any:
-        """Return the body from which the form's fields were made: the stored one, or the typed one if that is not
-        shown."""
+        """Return the body from which the form's fields were made: the stored one if shown, else the typed one."""
         return self._veiled.shown if self._veiled and isinstance(self._veiled.shown, exact.Pairs) else typed
 
     def _new_headers(self) -> Mapping[str, str | None] | None:

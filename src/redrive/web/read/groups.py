@@ -98,8 +98,7 @@ def _width(ask: PageRequest, selection: Selection) -> int:
 
 
 def rows(ask: PageRequest, groups: Sequence[FailureGroup], places: dict[str, str]) -> list[Record]:
-    """Return groups as records with annotations and states. `places` has the failing code, by the id of the group's
-    sample."""
+    """Return groups as records with annotations and states. `places`: failing code by the id of a group's sample."""
     names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
     about = read_annotations(ask.store, names) if ask.store.traits.cells else {}
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []

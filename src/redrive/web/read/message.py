@@ -127,8 +127,7 @@ def _without_large(message: Message) -> Message:
 
 
 def _links(message: Message, fault: Fault | None, parent: str | None) -> Record:
-    """Return external links to the trace `parent` and the logs of the message, or of the run that ended in
-    this fault."""
+    """Return external links to the trace `parent` and the logs of the message, or of the run with this fault."""
     about: Record = {"message_id": message.id, "task": message.task, "queue": message.queue}
     about |= {"worker": fault.worker, "at": timestamp(fault.at_ms)} if fault else {}
     return outside.links(parent, **about)
@@ -148,8 +147,7 @@ def _moment(message: Message, moment: Any) -> Record:
 
 
 def _of_blob(ask: PageRequest, message: Message, size: int) -> Record:
-    """Return the record of the body in the message's blob; of a note if the blob of `size` bytes is large or
-    unreadable."""
+    """Return the record of the body in the message's blob; a note if the `size` is large, or the blob unreadable."""
     if size > BODY_MAX:
         return {"blob": f"the body has {size:,} bytes; the command below shows it with --body"}
     try:

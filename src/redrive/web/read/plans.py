@@ -224,8 +224,7 @@ def peak_per_s(made: Plan) -> float:
 
 
 def _load(ask: PageRequest, made: Plan, rate: float) -> list[Record]:
-    """Return each target queue's runs a second (None without a history), and those that the plan adds at this
-    `rate`."""
+    """Return each target queue's runs a second (None without a history), and what the plan adds at this `rate`."""
     target = made.settings.to_queue
     counts = {target: made.total} if target else dict(made.by_queue)
     return [

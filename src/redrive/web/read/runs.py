@@ -92,8 +92,7 @@ def _average(view: RunView) -> float | None:
 
 
 def can(ask: PageRequest, view: RunView, state: RunState, plan: Plan | None) -> Record:
-    """Return which actions apply to a run in this state; `undo` is the number of its messages that have not settled
-    yet."""
+    """Return which actions apply to a run in this state; `undo`: how many of its messages have not settled."""
     over, wanted = view.state in FINAL, approval_of(plan)
     gates = None if plan is None else plan.settings.gates
     waits = wanted is not None and not state.approved_by and not over

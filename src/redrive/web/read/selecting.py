@@ -51,8 +51,7 @@ def ids_that_begin(ask: PageRequest, text: str) -> Sequence[str]:
 
 
 def counted(ask: PageRequest, selection: Selection) -> KeptValue[int] | None:
-    """Return the number of matches if it can be had by reading few messages; None if not, or while a thread still
-    counts."""
+    """Return the number of matches if reading few messages suffices; None if not, or while a thread still counts."""
     key = f"count/{selection}"
     if at_rest(ask) <= COUNTED_MAX:
         return ask.kept(key, selection.count)

@@ -50,8 +50,7 @@ def origin_of(app: Registry) -> Origin:
 
 
 def imported(origin: Origin) -> Registry:
-    """Import the app of this origin. Raises the errors of its modules, and LookupError if they do not contain
-    the app."""
+    """Import the app of this origin. Raises the errors of its modules; LookupError if they do not contain the app."""
     if origin.main is not None or origin.main_module is not None:
         _import_main(origin)
     module, _, path = origin.spec.partition(":")

@@ -228,8 +228,7 @@ class ChildServer:
             raise
 
     def _leave_fork(self, error: BaseException) -> None:
-        """End this process if it is a fork that a handler made: it would continue with its parent's loop and
-        threads."""
+        """End this process if it is a fork that a handler made: it would go on with its parent's loop and threads."""
         if self._is_fork:
             sys.stdout.flush()
             sys.stderr.flush()

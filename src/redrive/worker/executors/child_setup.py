@@ -67,8 +67,7 @@ def bound_memory(memory: int | None) -> None:
 
 
 def limit_memory(memory: int | None) -> None:
-    """Limit this process's address space to `memory` bytes, or lift the limit. macOS accepts the call without
-    effect."""
+    """Limit this process's address space to `memory` bytes, or lift the limit. On macOS without effect."""
     most = resource.RLIM_INFINITY if memory is None else memory
     with contextlib.suppress(OSError, ValueError):
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]

@@ -71,8 +71,7 @@ class SharedState:
         return calls.apply(guard.state, guard.d, guard.seen, now_ms, self._worker) if guard.seen else guard.state
 
     def be_heard(self, guard: LimitState, now_ms: int) -> None:
-        """Let the next write register this worker for its share of adaptive concurrency, if that is due, also in long
-        calls."""
+        """Let the next write register this worker for its share of adaptive concurrency, if due, also in long calls."""
         if guard.d.concurrency is not None and flow.unheard(guard.state, self._worker, now_ms):
             guard.seen.here = True
             self.dirty.add(guard)

@@ -26,8 +26,7 @@ class Waking:
         self._teller, self._left = Teller(store), TIMES
 
     def renewed(self) -> None:
-        """Report the worker's tasks after a renewal of its record; the first TIMES times wake messages. Raises
-        StoreError."""
+        """Report the worker's tasks after a renewal of its record; at first, wake messages, too. Raises StoreError."""
         if self._draining():
             return
         self._teller.tell(release_of(self._queues, self._tasks))
