@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .flow.local_state import LimitState
 
 _NO_POLICY = Policy()
+NO_TASK = cast("TaskSpec", None)  # the task of an execution that has none; to compare, not to use
 
 
 class WorkerQueue(Struct, frozen=True, eq=False):
@@ -62,7 +63,7 @@ class Execution(Struct, gc=False, eq=False):
     queue: WorkerQueue
     until_s: float  # time.monotonic() at which the lease ends
     slot: int = -1  # its slot in the crash ledger; -1: none
-    task: Any = None  # the TaskSpec; admission sets it and the arguments
+    task: TaskSpec = NO_TASK  # admission sets it and the arguments, if the task is known here
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = {}
     plain: bool = False  # True if only a call of the handler and an ack are left to do, unless the handler fails
@@ -140,8 +141,7 @@ class Execution(Struct, gc=False, eq=False):
     @property
     def executor(self) -> ExecutorName:
         """The name of the executor that runs this execution: loop, thread or process."""
-        executor: ExecutorName = "process" if self.apart else self.task.place
-        return executor
+        return "process" if self.apart else self.task.place
 
     def end(self, cause: str) -> None:
         """Ask the handler to stop, for this cause or an earlier one. If it is an asyncio task, call this on the loop's
@@ -216,7 +216,7 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], store: 
     """Set the execution's task and arguments and return True, or set its decision and fault and return False."""
     message = execution.delivery.message
     task = tasks.get(message.task)
-    if task is not None and execution.task is None and execution.refusal is None and _is_plain(message, task):
+    if task is not None and execution.task is NO_TASK and execution.refusal is None and _is_plain(message, task):
         execution.task = task
         try:  # most messages take this path, which has as few steps as possible
             execution.args, execution.kwargs = task.codec.decode(message.body, message.version)
@@ -230,9 +230,9 @@ def admit_execution(execution: Execution, tasks: Mapping[str, TaskSpec], store: 
     elif task is None or message.version > task.version:
         signals = Signals(unroutable=_unroutable(message, task, tasks), park_ms=execution.queue.park_ms)
         task = None
-    elif execution.task is None and has_nothing(execution, task):
+    elif execution.task is NO_TASK and has_nothing(execution, task):
         return False
-    elif execution.task is None:  # if the task is set, a claim of the idempotency key has read the body already
+    elif execution.task is NO_TASK:  # if the task is set, a claim of the idempotency key has read the body already
         try:
             execution.task = task
             # The handler's thread reads a blob, and a child process decodes the bodies that it runs.
@@ -302,7 +302,7 @@ def may_run(message: Message, tasks: Mapping[str, TaskSpec], now_ms: int) -> boo
 
 def judge(execution: Execution, signals: Signals, now_ms: int) -> bool:
     """Return True if `decide.admit` admits the execution; if not, set its decision and fault."""
-    message, policy = execution.delivery.message, _NO_POLICY if execution.task is None else execution.task.policy
+    message, policy = execution.delivery.message, _NO_POLICY if execution.task is NO_TASK else execution.task.policy
     decision = admit(message, policy, signals, now_ms)
     if isinstance(decision, Admitted):
         return True

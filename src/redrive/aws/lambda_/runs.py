@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -88,7 +88,7 @@ class LaneRunner:
                 left_s = end_s - time.monotonic()
                 if left_s <= 0 or left_s < min(execution.task.policy.timeout_s, self._longest_s):
                     return  # the time left is shorter than the timeout and the longest execution so far
-                execution.task = Bounded(execution.task, left_s)
+                execution.task = cast(TaskSpec, Bounded(execution.task, left_s))
                 await self._one(execution)
             if _failed(execution):
                 return

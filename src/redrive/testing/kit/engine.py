@@ -9,7 +9,7 @@ import math
 from collections import ChainMap
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ...app import App
     from ...enqueue import Task
     from ...registry import Registry
+    from ...task import TaskSpec
 
 _DEAD = ("dead", "quarantined")
 WORKER = "kit"
@@ -166,7 +167,8 @@ class Engine:
             tally.add_unrun(self._settle(run)[0])
             return
         act = self.acts.take(run.task.name)
-        rig = run.task = RiggedTask(run, act)
+        rig = RiggedTask(run, act)
+        run.task = cast("TaskSpec", rig)
         at_ms, args = self._clock.now_ms(), named(rig.codec, run.args, run.kwargs)
         self._queue.limit.enter([run])
         yield run

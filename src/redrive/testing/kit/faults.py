@@ -46,8 +46,9 @@ class RiggedTask:
 
     def __init__(self, run: Execution, act: RunFailure | None) -> None:
         self._task, self._run, self._act = run.task, run, act
-        rigged = self._acall if self._task.is_async else self._call
-        app, is_async = self._task.app, self._task.is_async
+        app: Any = self._task.app
+        is_async = self._task.is_async
+        rigged = self._acall if is_async else self._call
         entry = around(rigged, is_async, app._wraps)
         self.entry = entry if app.tracing is None else traced(entry, is_async, app.tracing)
         self.result: Any = None

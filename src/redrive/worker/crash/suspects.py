@@ -20,7 +20,7 @@ from functools import partial
 
 from ...message import LeaseStatus, Message, RetryAt
 from ..capacity import WorkerLimit
-from ..execution import Execution
+from ..execution import NO_TASK, Execution
 
 LOOK_S = 0.02  # seconds between two checks that everything else, or the running group, is settled
 SETTLING_S = 5.0  # seconds for which an execution that ended is still waited for until it is settled
@@ -101,7 +101,7 @@ class Suspects:
         begun = (
             execution
             for execution in held
-            if execution.task is not None and execution.decision is None and id(execution) not in idle
+            if execution.task is not NO_TASK and execution.decision is None and id(execution) not in idle
         )
         return any(_under_way(execution, now) for execution in begun)
 

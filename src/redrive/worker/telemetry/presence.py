@@ -10,7 +10,7 @@ from ...events import Notify
 from ...presence import LISTED_MAX, HeldMessage, Keeper, LoopLag, QueueWork, RateMeter, WorkerInfo, is_on
 from ...registry import Queue
 from ...store import Store
-from ..execution import Execution, InFlightExecutions
+from ..execution import NO_TASK, Execution, InFlightExecutions
 from ..hang import Hangs
 from ..services import Service
 
@@ -111,7 +111,7 @@ def _listed(held: Sequence[Execution], running: Sequence[Execution], now_ms: int
             id=execution.delivery.message.id,
             task=execution.delivery.message.task,
             since_ms=now_ms - round((now_s - execution.started_s) * 1000) if execution.started_s else None,
-            isolated=execution.apart or (execution.task is not None and execution.task.place == "process"),
+            isolated=execution.apart or (execution.task is not NO_TASK and execution.task.place == "process"),
             alone=execution.alone,
         )
         for execution in some
