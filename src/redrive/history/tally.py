@@ -1,4 +1,4 @@
-"""The counts of the history, and their reading.
+"""The keys of the counts in the history, and the form in which people read the counts.
 
 A count has a short key, as it is stored in every minute: a letter for what it counts, then the rest. `Tally` is the
 form that people read.

@@ -1,1 +1,1 @@
-"""Show the nouns of redrive to people and programs: what command line, pages and terminal have in common."""
+"""Records and texts about messages, queues, runs and the like, as command line, pages and terminal share them."""

@@ -1,4 +1,4 @@
-"""One message in full: what it is, where it runs or why it does not, and what happened to it."""
+"""Describe one message in full: its fields, where it runs or why it does not, and what happened to it."""
 
 from __future__ import annotations
 

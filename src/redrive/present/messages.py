@@ -144,7 +144,7 @@ def deferral_record(message: Message) -> dict[str, Any] | None:
     """Return why flow control defers the message, by which dependency, queue or task, and until when; None if it does
     not."""
     held = message.deferral
-    if held is None or message.lane is not Lane.READY:  # a claimed message still has the deferral of before
+    if held is None or message.lane is not Lane.READY:  # a claimed message keeps its last deferral
         return None
     return {"why": held.why, "by": held.by or None, "until": timestamp(message.due_ms)}
 

@@ -203,7 +203,7 @@ def _life(moments: Sequence[MessageRecord], last: MessageRecord | None, out: Sto
 
 def _fault(fault: MessageRecord, out: StoryReader) -> Iterator[str]:
     again = "" if fault["delay_ms"] is None else f", again in {show(fault['delay_ms'] / 1000)}"
-    of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # a process's death may end many runs
+    of_attempt = f"of attempt {fault['attempt']} " if fault["attempt"] else ""  # not if its process died
     yield ""
     yield (
         f"{out.dim('fault')} {of_attempt}at {fault['at']}: {kind_word(fault['kind'])}{again} ({fault['fingerprint']})"

@@ -17,7 +17,7 @@ _NAME_CELLS, _TEXT_CELLS = 12, 24  # cells kept for a name, and for the longest 
 _WEIGHT = 16  # further cells kept for that text, per degree of a column's `spare`
 _ID_CELLS = 23  # characters of a shortened id: the millisecond and 26 random bits
 _GAP = "  "
-_UNITS = ((60, "s", 1), (3600, "m", 60), (172_800, "h", 3600), (float("inf"), "d", 86_400))  # (up to s, unit, its s)
+_UNITS = ((60, "s", 1), (3600, "m", 60), (172_800, "h", 3600), (float("inf"), "d", 86_400))  # (below s, unit, its s)
 _encode = msgspec.json.Encoder().encode
 
 Row = Mapping[str, Any]

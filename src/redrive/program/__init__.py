@@ -1,1 +1,1 @@
-"""The program `redrive`: all commands by name. The only place above the command line, the pages and the terminal."""
+"""The program `redrive`: all commands by name. Only this package imports command line, pages and terminal alike."""

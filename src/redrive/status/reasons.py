@@ -193,7 +193,7 @@ class Reasons:
                 if hold.kind in ("no_worker", "group"):
                     _add(holds, hold)
             if self.worked and queue not in self.worked and ("no_worker", queue) not in holds:
-                _add(holds, no_worker(queue, known=True, count=0))  # a misspelled name, as others have one
+                _add(holds, no_worker(queue, known=True, count=0))  # only if others have one: perhaps a misspelled name
         return tuple(holds.values())
 
     def of_plan(self, plan: Plan) -> tuple[Hold, ...]:

@@ -53,8 +53,8 @@ class Pipeline:
         self._texts = store.box is None  # True if texts of faults may be written unencrypted
 
     def note_claims(self, asks: Sequence[ClaimRequest], short: set[str], settled: bool) -> None:
-        """Record the tasks without due messages: claims from `short` queues gave too few, and no `settled` one enqueued
-        more."""
+        """Record for flow control which tasks have no due messages: those that were claimed from a `short` queue, which
+        gave fewer than requested. Executions that ended (`settled`) may have enqueued more."""
         if self._flow is not None:
             self._flow.claims.note(asks, short, settled)
 

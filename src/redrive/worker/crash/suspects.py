@@ -4,7 +4,7 @@ A group has a size that each of its suspects allows, and runs while nothing else
 paused, and the group starts when all other executions are settled. The crash ledger has the group: if the process dies,
 the next one continues with a part of it (company.py). Only a message that dies alone is guilty, so the store records
 that one runs alone (`extend(…, alone=True)`) before it starts. The waiting of other messages is bounded: suspects that
-cannot start in time are deferred, and after a period of suspects the other messages have an equal one.
+cannot start in time are deferred, and after a period of suspects other messages run for as long.
 
 Suspects that a child process can run do so, beside everything else. This module runs those that killed more than a
 child.

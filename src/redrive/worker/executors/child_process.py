@@ -67,7 +67,7 @@ class Child:
         self._last_words = _scratch()  # the file to which the child writes its stack when it is killed
         self.channel, theirs = socket.socketpair()
         with theirs:
-            # On Linux a new process has its parent's peak memory as its own until it executes a program.
+            # On Linux a new process begins as a copy of its parent, so the parent's memory counts as its own peak.
             self._floor_bytes = 0 if sys.platform == "darwin" else _own_peak_bytes()
             self.process = subprocess.Popen(
                 _command(theirs.fileno(), self._last_words.fileno()),

@@ -108,7 +108,7 @@ class ClaimLimits:
         return 1, barred
 
     def _looks(self, queue: str, now_ms: int) -> bool:
-        """Return True once per LOOK_MS at most: claim tasks of this queue, as its known ones are held back."""
+        """Return True, once per LOOK_MS, to claim unknown tasks of the queue, as its known ones are held back."""
         if abs(now_ms - self._looked_ms.get(queue, -LOOK_MS)) < LOOK_MS:
             return False
         self._looked_ms[queue] = now_ms

@@ -71,7 +71,7 @@ class LimitStates:
         self._keyed: OrderedDict[str, LimitState] = OrderedDict()
         self._kinds: dict[str, dict[tuple[LimitState, ...], set[str]]] = {}  # by queue: tasks by guards
         self.whole: dict[str, LimitState] = {}  # by the dependency's name: guards without a key
-        self.fixed: dict[tuple[str, str], tuple[LimitState, ...]] = {}  # by (task, queue), if none has a key
+        self.fixed: dict[tuple[str, str], tuple[LimitState, ...]] = {}  # of a (task, queue) without keys
         for task in app.tasks.values():
             self._plan(task.name, task.queue)
 
