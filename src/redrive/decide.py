@@ -16,7 +16,7 @@ from .fault import Fault, Kind
 from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
 from .policy import CRASHES_MAX, Backoff, Retry, draw
 
-LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # error of the fault of a message without its key
+LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # error in the fault of a message whose key is missing
 LOCKED_LOOK_MS = 60_000  # the longest wait, in ms, before a message whose key is missing is tried again
 PARK_LOOK_MS = 10_000  # longest wait, in ms, before a parked message is tried again on a worker that may know its task
 PARK_LOOK_FIRST_MS = 500  # first wait, in ms, of a parked message; each later one is half of the time parked so far

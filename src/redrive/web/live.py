@@ -19,7 +19,7 @@ from ..store import Store
 EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # seconds between two reads of the store; the second if each call is billed (SQS)
 PING_S = 15.0  # seconds between two signs of life in a stream, as proxies close a silent connection
 LASTS_S = 600.0  # seconds after which a stream ends
-SLOW_EVERY = 5  # so many reads after a reload, pages reload even if no count changed
+SLOW_EVERY = 5  # reads after which pages reload even if no count changed
 REST = 20  # a rest lasts so many times as long as the read before it: 10 s after 0.5 s, as with millions of messages
 REST_MAX_S = 15.0  # the longest such rest in seconds, as one read may be slow by chance
 PAGES_PER_S = 20  # reloads of all watchers together; if there are many watchers, each one sees changes later

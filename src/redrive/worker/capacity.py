@@ -149,7 +149,7 @@ class Capacity:
     def note(self, asks: Sequence[ClaimRequest], deliveries: Sequence[Delivery], clogged: frozenset[str]) -> set[str]:
         """Record the claimed messages; return the queues that gave fewer messages than `asks` requested."""
         if self._flow is not None:
-            clogged -= self._flow.looking  # known tasks were skipped there, so it is not clogged
+            clogged -= self._flow.looking  # claims that skipped their known tasks, which may be due
         if clogged and self._left:
             self._left.note(clogged)
         given, asked = Counter([delivery.message.queue for delivery in deliveries]), Counter[str]()
