@@ -4,24 +4,31 @@ metrics. No API call, no permission beyond writing the log, nothing that can fai
 `redrive worker --emf` writes them to stdout; in code `Emf(app, sys.stdout)`. Names, by dimension `Queue`, which is the
 SQS name without `.fifo`: PREFIX-QUEUE; with `by_task`, by `Queue` and `Task` too:
 
-| metric | unit | says | |---|---|---| | `Runs` | Count | runs of handlers that ended, whatever came of them | |
-`Failures` | Count | those that failed: retried, dead, quarantined, crashed; the error rate is 100 · Failures / Runs | |
-`Done` | Count | messages done | | `Retries` | Count | retries decided | | `Crashes` | Count | runs whose process died |
-| `Dead`, `Quarantined` | Count | messages that came to rest there | | `Deferrals` | Count | messages put off by flow
-control, unrun | | `RedrivesDone`, `RedrivesFailed` | Count | redriven messages by what their first run came to | |
-`RunTime` | Milliseconds | how long handlers ran: all of up to 100 a line, else evenly chosen ones | | `TimeToDone` |
-Milliseconds | enqueue (or redrive) to done, likewise | | `DoneFirstTry`, `DoneAfterRetries` | Count | messages done by
-their first attempt, and by a later one | | `TimeToDoneFirstTry`, `TimeToDoneAfterRetries` | Milliseconds | enqueue (or
-redrive) to done, of each of the two | | `RetryDelay` | Seconds | how long retries wait, likewise | |
-`SuccessfulRedrives` | Count | the re-driver moved back to the queue | | `PoisonPillsIsolated` | Count | the re-driver
-moved to the poison queue, after too many redrives | | `RedriveFailures` | Count | the re-driver could not move; the
-message stays in the dead-letter queue |
+| metric | unit | says |
+|---|---|---|
+| `Runs` | Count | runs of handlers that ended, whatever came of them |
+| `Failures` | Count | those that failed: retried, dead, quarantined, crashed; the error rate is 100 · Failures / Runs |
+| `Done` | Count | messages done |
+| `Retries` | Count | retries decided |
+| `Crashes` | Count | runs whose process died |
+| `Dead`, `Quarantined` | Count | messages that came to rest there |
+| `Deferrals` | Count | messages put off by flow control, unrun |
+| `RedrivesDone`, `RedrivesFailed` | Count | redriven messages by what their first run came to |
+| `RunTime` | Milliseconds | how long handlers ran: all of up to 100 a line, else evenly chosen ones |
+| `TimeToDone` | Milliseconds | enqueue (or redrive) to done, likewise |
+| `DoneFirstTry`, `DoneAfterRetries` | Count | messages done by their first attempt, and by a later one |
+| `TimeToDoneFirstTry`, `TimeToDoneAfterRetries` | Milliseconds | enqueue (or redrive) to done, of each of the two |
+| `RetryDelay` | Seconds | how long retries wait, likewise |
+| `SuccessfulRedrives` | Count | the re-driver moved back to the queue |
+| `PoisonPillsIsolated` | Count | the re-driver moved to the poison queue, after too many redrives |
+| `RedriveFailures` | Count | the re-driver could not move; the message stays in the dead-letter queue |
 
 With `detail`, which is the default, two more sets of dimensions of a queue:
 
-| dimensions | metrics | unit | says | |---|---|---|---| | `Queue`, `Attempt` | `Done`, `Retries`, `Dead`,
-`Quarantined`, `Crashes` | Count | attempts 1, 2, 3, 4-5, 6-10, 11+ | | `Queue`, `Fault` | `Faults` | Count | what
-failed, by the kind of the fault: transient, timeout, permanent, … |
+| dimensions | metrics | unit | says |
+|---|---|---|---|
+| `Queue`, `Attempt` | `Done`, `Retries`, `Dead`, `Quarantined`, `Crashes` | Count | attempts 1, 2, 3, 4-5, 6-10, 11+ |
+| `Queue`, `Fault` | `Faults` | Count | what failed, by the kind of the fault: transient, timeout, permanent, … |
 
 CloudWatch bills each name and set of values of dimensions as a custom metric, in the hours in which it is written. A
 queue has 17 at most; `detail` adds up to 30 by attempt and 11 by kind, though a usual queue writes about ten of them;
