@@ -346,10 +346,11 @@ class App(ReadModel):
 
         `queues`: names in order of preference (default: those of all tasks), or a mapping to their concurrency.
         `concurrency` bounds the messages that run at once over all queues. `lease` is how long a claim holds unless it
-        is renewed. `prefetch` messages wait claimed. `ingest`, on sqs://, moves the dead letters of these queues from
-        SQS to the triage store. `suspect_processes` bounds the child processes that run what a killed worker left
-        (default: two for each processor). Raises ConfigError for invalid values, and Refused where the store cannot
-        run these tasks (SQS: maxReceiveCount, retention, FIFO, cells).
+        is renewed. `prefetch` bounds the messages claimed ahead of those that may run (default: as many). `ingest`, on
+        sqs://, moves the dead letters of these queues from SQS to the triage store. `suspect_processes` bounds the
+        child processes that run what a killed worker left (default: two for each processor). Raises ConfigError for
+        invalid values, and Refused where the store cannot run these tasks (SQS: maxReceiveCount, retention, FIFO,
+        cells).
         """
         from .worker import Worker
         from .worker.executors.app_import import refuse_in_child

@@ -32,7 +32,7 @@ class DeliveryEvent(Struct, frozen=True, kw_only=True):
     run_ms: float | None = None  # ms for which the handler ran; None if the handler was not called
     delay_ms: int | None = None  # ms until the message is due again
     age_ms: int = 0  # ms since the present life of the message began
-    degraded: str | None = None  # names of features that were not available to the run of a done message
+    degraded: str | None = None  # why the result of a done message is partial; None if it is not
     duplicate_of: str | None = None  # the message or call whose stored result was used instead of a run
     fault: str | None = None
     error: str | None = None

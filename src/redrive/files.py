@@ -173,12 +173,15 @@ def rewrite(path: Path, content: bytes, *, shared: bool = False) -> None:
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the content of a regular file of any owner. Raises OSError; NotOurs for a link or another kind of file."""
+    """Return the content of a regular file of any owner. Raises OSError, also for a link; NotOurs for another kind."""
     fd = os.open(path, os.O_RDONLY | _OPEN)
-    with os.fdopen(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise NotOurs(path, "it is not a regular file")
-        return file.read()
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager

@@ -218,8 +218,9 @@ class Context(Struct, eq=False):
         key is done with this result, and the follow-ups enqueued so far are there; if the run fails or its worker dies
         after that, the message is done all the same when it comes again. Commit before the handler returns: a run
         whose completion was not committed has failed. A rollback undoes the completion. Raises
-        ConfigError where the task has no `idempotency=`, LeaseLost where another one has the key by now, EncodeError
-        or TooLarge for a result that cannot be stored, EnqueueError, Unsupported or StoreError as `using(tx=…)`.
+        ConfigError where the task has no `idempotency=`, LeaseLost if another run has taken over the key or the key is
+        complete, RuntimeError if this run is over, EncodeError or TooLarge for a result that cannot be stored,
+        EnqueueError, Unsupported or StoreError as `using(tx=…)`.
         """
         claim = self._claim
         if claim is None:

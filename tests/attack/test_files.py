@@ -29,7 +29,7 @@ from redrive.deliver.run import _alone
 from redrive.deliver.spool import InputError, readable
 from redrive.errors import BlobsUnavailable, ConfigError, Refused
 from redrive.events import Event, Notice
-from redrive.files import Folder, NotOurs, create, make_folder, open_file, rewrite, written
+from redrive.files import Folder, NotOurs, create, make_folder, open_file, read_regular, rewrite, written
 from redrive.ids import new_id
 from redrive.message import ClaimRequest
 from redrive.observe.shared_tally import SharedCounting
@@ -574,3 +574,12 @@ def test_settings_that_init_writes_can_be_read(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path / "shop")
     shown = CliRunner().invoke(cli, ["config", "show", "-o", "jsonl"])
     assert {"name": "app", "value": "tasks:app"}.items() <= json.loads(shown.stdout.splitlines()[1]).items()
+
+
+def test_a_folder_or_a_pipe_is_refused_where_a_file_is_read_and_nothing_stays_open(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    before = len(os.listdir("/dev/fd"))
+    for path in (tmp_path, tmp_path / "pipe"):
+        with pytest.raises(NotOurs):
+            read_regular(path)
+    assert len(os.listdir("/dev/fd")) == before

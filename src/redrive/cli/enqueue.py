@@ -234,7 +234,7 @@ def _warn_unworked(opened: OpenedStore, queues: Iterable[str]) -> None:
     worker = f"{program()} worker {typed((app and app.spec) or 'MODULE:APP')}"
     reports = worker_reports(store)
     known = worked(reports)
-    begins = reports is not None and not reports  # no worker has ever run here, so someone is trying redrive
+    begins = reports is not None and not reports  # no worker is listed: none has run yet, or all have ended
     for queue in queues:
         counts = store.counts(queue)
         if queue in store.paused():

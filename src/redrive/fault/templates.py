@@ -261,7 +261,7 @@ def _template(pieces: _Pieces) -> Template | None:
         elif texts[-1] or not holes:
             holes.append(piece[0])
             texts.append("")
-        else:  # neighbouring values: if one identifies a failure, both do
+        else:  # neighbouring values become one: it identifies a failure if either name does
             holes[-1] = next((each for each in (holes[-1], piece[0]) if each in _TELLING), "")
     if not 0 < len(holes) <= HOLES_MAX or not any(re.search(r"[^\W\d_]{2}", text) for text in texts):
         return None

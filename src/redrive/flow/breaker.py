@@ -78,7 +78,7 @@ class State(Struct, frozen=True, array_like=True, omit_defaults=True):
     probes: tuple[Lease, ...] = ()
     passed: int = 0  # probes that succeeded since the breaker became half-open
     slow: int = 0  # slow probes among `passed`
-    places: int = 0  # messages that wait for the coming ramp
+    places: int = 0  # messages given a later time since the last change; the next gets a time after them
     ramp: Ramp | None = None
     failed: int = 0  # probes that failed since the breaker became half-open
     retries: CallWindow = CallWindow()  # retries: calls, failures, and failures that are no evidence (see evidence.py)

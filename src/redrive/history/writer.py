@@ -59,7 +59,8 @@ class CellUpdate(Struct, gc=False, eq=False):
 class HistoryWriter:
     """Merges the counts of one process into the store. Used by one thread at a time.
 
-    `retries` counts swaps that another process won, `dropped` batches that may or may not have been written.
+    `retries` counts swaps that another process won. `dropped` counts batches that may or may not have been written, and
+    cells whose counts were given up, as too many waited.
     """
 
     def __init__(self, store: Store) -> None:

@@ -74,7 +74,7 @@ class Delivery(Struct, frozen=True, gc=False):
 
 class Ack(Struct, frozen=True, gc=False):
     """The message is done: removed, or kept with its result in the done lane for `keep_ms` (None: until retention
-    removes it). `degraded` names features that the run had to do without."""
+    removes it). `degraded` says why its result is partial."""
 
     degraded: str | None = None
     keep_ms: int | None = 0

@@ -203,8 +203,8 @@ class Tasks:
         return result
 
     def _lay(self, units: Sequence[Unit], now_ms: int) -> tuple[list[PageBatch], int]:
-        """Store batches of units with one wait each, in the order of the Map; also returns the seconds until the last
-        one is done. Messages whose turn would come too late go back to the dead-letter queue."""
+        """Store the units in batches, each with one wait. Return the batches in the order in which the machine's Map
+        runs them, and the seconds until the last wait ends. Messages whose wait would end too late become visible."""
         auto, cell = self._settings.auto, self._cells.read([self._gap])[0]
         parts = spaced(chunks(units, auto.batch), auto, int(cell.value) if cell else 0)
         ends = ends_s([chunk.wait_s for chunk in parts], auto.concurrency)

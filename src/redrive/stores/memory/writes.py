@@ -129,7 +129,8 @@ def extend(tables: Tables, receipt: Receipt, until_ms: int, alone: bool) -> Leas
 
 
 def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -> bool:
-    """Apply the verdict to the message of `handle`, the handle at index `at`; False if the message has moved."""
+    """Apply the verdict to the message of `handle`, the one at index `at` of its batch. Return False, and change
+    nothing, if the message has moved or may not get this verdict."""
     seq = tables.seqs.get(handle.id)
     if seq is None:
         return False

@@ -88,8 +88,8 @@ def warnings(facts: QueueFacts, works: Sequence[Work] = ()) -> list[str]:
 
 
 def receives(work: Work, facts: QueueFacts) -> tuple[int, int]:
-    """Return how many receives of one message the work may need, and how many of these are hops: if the message itself
-    waits, a wait beyond 12 hours needs a receive for each 12 hours."""
+    """Return how many receives of one message the work may need, and how many of these come before it is due: a wait
+    beyond 12 hours needs one for each further 12 hours, unless a copy of the message waits."""
     if facts.mode == "requeue":
         return work.crash_cap, 0
     hops = 0

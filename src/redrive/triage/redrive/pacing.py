@@ -208,7 +208,7 @@ def _match(pattern: re.Pattern[str], text: str, at: int) -> re.Match[str]:
 
 
 def _solid(text: str, at: int) -> int:
-    """Return the index in the text at which the next word starts after `at`; the text's length if no word follows."""
+    """Return the index of the first character from `at` on that is no space; the text's length if there is none."""
     return at + len(text[at:]) - len(text[at:].lstrip())
 
 

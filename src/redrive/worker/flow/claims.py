@@ -51,7 +51,8 @@ class ClaimLimits:
         most = [min((self._open(guard, now_ms).count for guard in guards), default=math.inf) for guards, _ in kinds]
         everything = _NONE.union(*(tasks for _, tasks in kinds))
         giving, way = self._giving_way(queue, [kinds[n] for n in range(len(kinds)) if most[n] <= 0], everything, room)
-        bounded: dict[LimitState, tuple[int, set[str]]] = {}  # by guard: the number, and the tasks it limits
+        # by the tightest guard: how many messages to claim, and their tasks
+        bounded: dict[LimitState, tuple[int, set[str]]] = {}
         held, free, left = set[str](), set[LimitState](), room - giving
         for n in sorted(range(len(kinds)), key=most.__getitem__):  # the tightest limit first
             guards, tasks = kinds[n]

@@ -292,6 +292,6 @@ def _holds_nul(m: Message) -> bool:
 
 
 def copy_id(id: str, queue: str) -> str:
-    """The id of a queue's copy of an event: made of the event's id, with its time, so equal at every delivery."""
+    """Return the id of an event's copy in this queue: the same at each delivery, with the time of the event's id."""
     r = sha256(f"{id}/{queue}".encode(errors="surrogatepass")).hexdigest()
     return f"{id[:15]}{r[:3]}-{'89ab'[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"
