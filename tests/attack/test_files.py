@@ -578,8 +578,8 @@ def test_settings_that_init_writes_can_be_read(tmp_path: Path, monkeypatch: pyte
 
 def test_a_folder_or_a_pipe_is_refused_where_a_file_is_read_and_nothing_stays_open(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    before = len(os.listdir("/dev/fd"))
+    before = len([*Path("/dev/fd").iterdir()])
     for path in (tmp_path, tmp_path / "pipe"):
         with pytest.raises(NotOurs):
             read_regular(path)
-    assert len(os.listdir("/dev/fd")) == before
+    assert len([*Path("/dev/fd").iterdir()]) == before
