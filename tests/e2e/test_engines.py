@@ -192,7 +192,7 @@ def test_a_worker_takes_back_what_its_own_machine_held_and_no_other(
     dead = hold(store.state_dir, "worker")
     dead.open(10)
     (delivery,) = store.exchange([], [ClaimRequest("crm", 1, 600_000, worker=dead.worker)]).deliveries
-    dead.take(delivery.message.id, delivery.receipt.fence)
+    dead.take([delivery.message])
     dead.close()  # as its kernel does for one that was killed
     for folder, left in (("two", 1), ("one", 0)):
         app = App(url)
