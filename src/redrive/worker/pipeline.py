@@ -115,6 +115,12 @@ class Pipeline:
         """Count and report these outcomes, given the store's answer to each."""
         self._reporter.settled(outcomes, answers)
 
+    def release(self, executions: Sequence[Execution]) -> None:
+        """Stop counting these executions, which are decided, among the concurrent calls of their dependencies."""
+        if self._flow is not None:
+            for execution in executions:
+                self._flow.left(execution)
+
     def tick(self) -> None:
         """Write the evidence of flow control, a few times a second."""
         if self._flow is not None:

@@ -209,8 +209,7 @@ class Batches:
         for at, execution in enumerate(executions):
             if execution.claim is not None and execution in left_behind:  # it may still be running, so it keeps its key
                 outcomes[at] = replace(outcomes[at], settlement=replace(outcomes[at].settlement, swaps=()))
-            if execution.guards:
-                self._flow.left(execution)
+        pipeline.release(executions)
         self._flow.tick()
         self._flow.close()
         most = self._store.traits.batch_max  # an event may have ten thousand messages

@@ -91,7 +91,6 @@ class Engine:
         self.tasks: ChainMap[str, Task[Any, Any]] = ChainMap()
         self.acts = Acts()
         self.runs: list[Ran] = []
-        self._flows: dict[int, Flow] = {}  # by id() of the app
         self._pipelines: dict[int, Pipeline] = {}  # by id() of the app
         self._keys = KeyClaims(self.tasks, store, GRACE_S, LEASE_MS / 1000)
         self._queue = WorkerQueue(QueueLimit(1, WorkerLimit(1)))
@@ -162,7 +161,7 @@ class Engine:
         if tally.deliveries >= plan.deliveries_max:
             raise AssertionError(self._endless(plan))
         tally.deliveries += 1
-        pipeline = self._pipeline_of(run)
+        pipeline = self._pipeline_of(self._app_of(run))
         if pipeline.reserve([run]) or not pipeline.admit([run]):
             tally.add_unrun(self._settle(run)[0])
             return
@@ -181,13 +180,14 @@ class Engine:
         self.runs.append(ran)
         tally.add_run(ran)
 
-    def _pipeline_of(self, run: Execution) -> Pipeline:
-        """Return the pipeline of the app that declares the execution's task; for an unknown task, of the first app."""
-        task = self.tasks.get(run.delivery.message.task)
-        app = self.apps[0] if task is None else task.app
+    def _app_of(self, run: Execution) -> App:
+        """Return the app that declares the execution's task; for an unknown task, the first app."""
+        return next((app for app in self.apps if run.delivery.message.task in app.tasks), self.apps[0])
+
+    def _pipeline_of(self, app: App) -> Pipeline:
         pipeline = self._pipelines.get(id(app))
         if pipeline is None:
-            self._flows[id(app)] = flow = Flow(app, self.store, WORKER, partial(self._tell, app))
+            flow = Flow(app, self.store, WORKER, partial(self._tell, app))
             reporter = Reporter(app.events, self.store, WORKER)
             pipeline = Pipeline(self.store, self.tasks, WORKER, flow=flow, keys=self._keys, reporter=reporter)
             self._pipelines[id(app)] = pipeline
@@ -198,30 +198,28 @@ class Engine:
 
     def _settle(self, run: Execution, from_ms: int = 0) -> tuple[DeliveryEvent, Fault | None]:
         """Settle an execution; return its event and its fault. `from_ms`: when its handler began; 0 if it did not."""
-        now_ms, pipeline = self._clock.now_ms(), self._pipeline_of(run)
+        now_ms, app = self._clock.now_ms(), self._app_of(run)
+        pipeline = self._pipeline_of(app)
         if run.started_s:  # in virtual time, as the real duration of a handler does not count
             run.finished_s = run.started_s + (now_ms - from_ms) / 1000
         pipeline.look_committed([run])
         [ended] = pipeline.decide([run], now_ms)
-        message = run.delivery.message
-        owner = next((app for app in self.apps if message.task in app.tasks), self.apps[0])
         if run.guards:
-            flow = self._flows[id(owner)]
-            flow.left(run)
-            flow.tick()
+            pipeline.release([run])
+            pipeline.tick()
         try:
-            word = self._exchange(pipeline, ended, owner)
+            word = self._exchange(pipeline, ended, app)
         except EnqueueError as error:  # as in a worker, a follow-up that the store refuses fails the run
             ended = pipeline.refuse(ended, error)
-            word = self._exchange(pipeline, ended, owner)
+            word = self._exchange(pipeline, ended, app)
         event = fate(ended, word, now_ms, WORKER)
-        owner.events.emit([event])
+        app.events.emit([event])
         return event, ended.settlement.fault
 
-    def _exchange(self, pipeline: Pipeline, ended: Outcome, owner: App) -> Settled:
+    def _exchange(self, pipeline: Pipeline, ended: Outcome, app: App) -> Settled:
         """Settle an execution in the store, with its redrive outcome if a redrive run moved its message."""
         # The kit's store; for an app with tracing, in the wrapper that creates spans.
-        word = owner.store.exchange(pipeline.settlements([ended]), []).settled[0]
+        word = app.store.exchange(pipeline.settlements([ended]), []).settled[0]
         self._redriving.stir(ended.delivery.message.run)
         return word
 
