@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from tests.support.workers import Heard, stored, until
 
 from redrive import App, Draft, Retry
+from redrive.decide import PARK_LOOK_MS
 from redrive.errors import StoreUnavailable
 from redrive.fault import classify
 from redrive.message import ClaimRequest, DeadLetter, Lane, Message, Settlement, Swap
@@ -347,8 +348,9 @@ def test_what_a_living_worker_of_another_release_knows_is_said_to_be_left_to_it(
     assert holds() == [("no_task", expected[kind])]
 
 
-def test_a_redrive_run_says_that_no_worker_knows_what_it_has_moved() -> None:
+def test_a_redrive_run_says_that_no_worker_knows_what_it_has_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary waited for five minutes without a reason: its messages were sent before an argument went away."""
+    monkeypatch.setattr("redrive.decide.PARK_LOOK_FIRST_MS", PARK_LOOK_MS)  # else it is due before a slow machine looks
     app = App("memory://")
 
     @app.task(name="invoice.send", retry=Retry(max_attempts=1))
