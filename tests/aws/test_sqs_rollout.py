@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -55,7 +56,7 @@ def test_what_older_workers_receive_gets_to_the_newer_one(opened: Callable[..., 
             async with olds[0].worker(["default"]), olds[1].worker(["default"]), olds[2].worker(["default"]):
                 for n in range(40):
                     await asyncio.to_thread(new.store.put, [push.draft(n)])
-                await until(lambda: len(set(ran)) == 41, 120.0)  # without cells workers can only guess who knows it
+                await until(lambda: len(set(ran)) == 41, 100.0)  # without cells workers can only guess who knows it
 
     asyncio.run(main())
     assert sorted(ran) == [*range(-1, 40)]
@@ -96,6 +97,28 @@ def test_without_cells_it_waits_longer_each_time() -> None:
         app.store.close()
     waits = [fate.delay_ms or 0 for fate in heard.fates]
     assert waits == sorted(waits) and waits[0] == 500 and waits[-1] > 3_000
+
+
+def test_without_cells_it_goes_from_worker_to_worker_and_then_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that receives it pauses the queue, so the next receive is another worker's."""
+    chances = itertools.cycle([0.9] * 7 + [0.1])
+    monkeypatch.setattr("redrive.worker.rollout.newer.uniform", lambda *_: next(chances))
+    monkeypatch.setattr("redrive.worker.rollout.newer.PARK_LOOK_MS", 2_000)
+    monkeypatch.setattr("redrive.worker.rollout.pauses.QUEUE_PAUSE_S", (0.01, 0.01))
+    with SqsServer(region=REGION) as server:
+        app = App(f"sqs://{REGION}/shop?create=true&poll=0&endpoint={server.url}", park_for="1h")
+        heard, other = Heard(app), App("memory://")
+        app.store.put([other.task(name="push")(_nothing).draft()])
+
+        async def main() -> None:
+            async with app.worker(["default"]):
+                await until(lambda: len(heard.fates) >= 24)
+
+        asyncio.run(main())
+        app.store.close()
+    waits = [fate.delay_ms or 0 for fate in heard.fates[:24]]
+    longer = waits[7::8]
+    assert [wait for wait in waits if wait > 100] == longer and longer[0] < longer[-1] and max(longer) <= 2_000
 
 
 def _nothing() -> None: ...

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from ...chance import uniform
-from ...decide import PARK_LOOK_FIRST_MS, PARK_LOOK_MS, Signals, parked_since_ms
+from ...decide import PARK_LOOK_FIRST_MS, PARK_LOOK_MS, Signals
 from ...message import RetryAt
 from ...presence import Knowledge
 from ...store import Store
@@ -29,6 +29,7 @@ from .pauses import EVERY_TASK, PAUSE_S, TaskPauses
 FRESH_S = 1.0  # seconds for which knowledge about other workers may be used before it is read again
 READ_S = 2.0  # seconds between two reads of that knowledge while a task is left to other workers
 UNSEEN_MS = 4_000  # ms between two claims of a message if a newer worker cannot wake it when it starts
+ROUND = 8  # receives of a message, each by another worker, before it waits: as a mean
 AGAIN_S = (1.0, 3.0)  # seconds until a released message is due, if this worker cannot leave it in its place
 
 
@@ -74,7 +75,7 @@ class Newer(Service):
             if again_ms is None:
                 parked[message.queue].add(message.task)
                 if not self._store.traits.finds:
-                    _put_off(execution, now_ms + UNSEEN_MS)
+                    _look_again(execution, now_ms + UNSEEN_MS, at_most=True)
             else:
                 left.append(execution)
         for queue, tasks in parked.items():
@@ -83,13 +84,17 @@ class Newer(Service):
             self._leave(left)
 
     def _guess(self, unknown: Sequence[Execution]) -> None:
-        """Release unknown messages to other workers first, as these do not report what they know. SQS may not record
-        since when a message waits, so there each release is longer."""
+        """Release unknown messages to other workers first, as these do not report what they know: SQS without cells. A
+        message goes from worker to worker at once, as each pauses the queue after it. After about ROUND of them it
+        waits, longer each time."""
         now_ms = self._store.now_ms()
         for execution in unknown:
-            message = execution.delivery.message
-            if parked_since_ms(message) is None:
-                _put_off(execution, now_ms + min(PARK_LOOK_MS, PARK_LOOK_FIRST_MS * message.fence), sooner=False)
+            fence = execution.delivery.message.fence
+            if self._burst:
+                wait_ms = PARK_LOOK_FIRST_MS * fence
+            else:  # by chance, as a quiesced receiver counts in `fence` too, and could hide each last one of a round
+                wait_ms = PARK_LOOK_FIRST_MS * -(-fence // ROUND) if uniform(0.0, 1.0) < 1 / ROUND else 0
+            _look_again(execution, now_ms + min(PARK_LOOK_MS, wait_ms))
         if not self._burst and not self._store.traits.skips:
             self._leave([execution for execution in unknown if isinstance(execution.decision, RetryAt)])
 
@@ -147,9 +152,8 @@ class Newer(Service):
             self._read_s = time.monotonic()
 
 
-def _put_off(execution: Execution, at_ms: int, *, sooner: bool = True) -> None:
-    """Move the due time of a parked execution to `at_ms` if that is earlier; with `sooner=False`, if it is later."""
+def _look_again(execution: Execution, at_ms: int, *, at_most: bool = False) -> None:
+    """Let a parked execution be due at `at_ms`; with `at_most`, at its own due time if that is earlier."""
     decision = execution.decision
     if isinstance(decision, RetryAt) and decision.why == "parked":
-        choose = min if sooner else max
-        execution.decision = replace(decision, at_ms=choose(decision.at_ms, at_ms))
+        execution.decision = replace(decision, at_ms=min(at_ms, decision.at_ms) if at_most else at_ms)
