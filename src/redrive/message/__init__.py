@@ -53,6 +53,8 @@ from .message import (
 from .triage import (
     BEFORE_MS,
     TREND_MS,
+    BatchCounts,
+    BatchMark,
     Before,
     Cancel,
     Counts,
@@ -93,6 +95,8 @@ __all__ = [
     "TREND_MS",
     "UNREADABLE",
     "Ack",
+    "BatchCounts",
+    "BatchMark",
     "Before",
     "Cancel",
     "Cell",

@@ -64,6 +64,7 @@ class Draft(Struct, frozen=True, kw_only=True):
     causation_id: str | None = None
     producer: str | None = None
     traceparent: str | None = None
+    batch: str | None = None  # id of the batch that waits for the message
 
 
 class PutResult(Struct, frozen=True):
@@ -145,6 +146,7 @@ class Message(Struct, frozen=True, gc=False):
     causation_id: str | None = None
     traceparent: str | None = None
     keep_ms: int = 0
+    batch: str | None = None  # id of the batch that waits for the message
     deferral: Deferral | None = None  # why the message waits now; a claim keeps it, every settlement replaces it
     parked: bool = False  # the message has no place in its group, and waits for its time or turn
     faults: tuple[Fault, ...] = ()  # faults, oldest first: the first and last ten

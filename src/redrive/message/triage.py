@@ -27,6 +27,7 @@ class Filter(Struct, frozen=True):
     until_ms: int | None = None
     redrives: int | None = None  # the exact number of redrives
     run: str | None = None  # the redrive run that last moved the message
+    batch: str | tuple[str, ...] | None = None
 
 
 class Ids(Struct, frozen=True):
@@ -63,6 +64,43 @@ class DueCount(NamedTuple):
     all: int
     retries: int
     exact: bool = True
+
+
+class BatchCounts(Struct, frozen=True):
+    """The members of a batch by what became of them. Each member is counted once, so they add up to `total`.
+
+    `duplicate` counts drafts whose unique key another message held: nothing waits for them. `discarded` counts dead
+    members that were removed. `opened` counts how often a member was enqueued or redriven, and `died` how often one
+    came to rest in the dead or quarantine lane; both only grow, so they tell two states with the same counts apart.
+    """
+
+    open: int = 0
+    done: int = 0
+    dead: int = 0
+    quarantine: int = 0
+    cancelled: int = 0
+    discarded: int = 0
+    duplicate: int = 0
+    opened: int = 0
+    died: int = 0
+
+    @property
+    def total(self) -> int:
+        """The number of all members, with the duplicates."""
+        return self.open + self.done + self.failed + self.duplicate
+
+    @property
+    def failed(self) -> int:
+        """The number of members that ended other than done: dead, quarantined, cancelled or discarded."""
+        return self.dead + self.quarantine + self.cancelled + self.discarded
+
+
+class BatchMark(NamedTuple):
+    """A batch whose counts were looked at. `keep_ms`: forget the counts after this time; None: keep them."""
+
+    id: str
+    counts: BatchCounts
+    keep_ms: int | None = None
 
 
 class FailureGroup(Struct, frozen=True):
@@ -166,9 +204,10 @@ class Redrive(Struct, frozen=True):
 
 
 class Discard(Struct, frozen=True):
-    """Remove the message; its unique key becomes free."""
+    """Remove the message; its unique key becomes free. With `waive`, its batch counts it as done, not as discarded."""
 
     why: str
+    waive: bool = False
 
 
 class Isolate(Struct, frozen=True):

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
 from ..errors import Unsupported
-from ..message import Cancel, GroupOrder, Handle, Keep, Message, OnDead, Swap, Verdict
+from ..message import BatchMark, Cancel, GroupOrder, Handle, Keep, Message, OnDead, Swap, Verdict
 from .base import StoreBase
 from .traits import Work
 
@@ -42,6 +42,12 @@ class AdminOperations(StoreBase):
         not apply: then nothing was changed; Unsupported without `traits.cancels`. Without `traits.finds` a store cannot
         know if a due message runs: it is asked to stop, and the next claim ends it."""
         raise Unsupported(f"{self.traits.name} cannot cancel messages")
+
+    def mark_batches(self, marks: Sequence[BatchMark]) -> None:
+        """Leave these batches out of `changed_batches` until they change again. A mark whose counts are no longer those
+        of the batch has no effect. Not durable: a mark that is lost costs one more look. Raises Unsupported without
+        `traits.batches`."""
+        raise Unsupported(f"{self.traits.name} keeps no counts of batches")
 
     @abstractmethod
     def configure(

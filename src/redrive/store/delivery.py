@@ -30,12 +30,13 @@ class DeliveryOperations(StoreBase):
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         """Write all drafts (and swaps) in one commit; durable when it returns.
 
-        A draft whose unique key is held yields the holder, `duplicate=True`, and is not written. With `tx`, an open
-        connection or session on the same database, they are written in its transaction: visible once it commits. Raises
-        Conflict if a swap does not apply, EnqueueError for a draft that no store could take, Unsupported for a `tx` it
-        cannot write in, a key (`traits.unique`) or swaps (`traits.cells`) it does not have, StoreError if the commit
-        failed: then nothing was written. Without `traits.finds` ids are not checked: a draft that is put twice is
-        stored twice.
+        A draft whose unique key is held yields the holder, `duplicate=True`, and is not written. A draft with a `batch`
+        counts as an open member of it, or as a duplicate, in the same commit. With `tx`, an open connection or session
+        on the same database, they are written in its transaction: visible once it commits. Raises Conflict if a swap
+        does not apply, EnqueueError for a draft that no store could take, Unsupported for a `tx` it cannot write in, or
+        a key (`traits.unique`), a batch (`traits.batches`) or swaps (`traits.cells`) it does not have, StoreError if
+        the commit failed: then nothing was written. Without `traits.finds` ids are not checked: a draft that is put
+        twice is stored twice.
         """
 
     @abstractmethod

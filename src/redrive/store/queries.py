@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from ..errors import Unsupported
-from ..message import Counts, DueCount, FailureGroup, Filter, Group, Ids, Lane, Message, Page
+from ..message import BatchCounts, Counts, DueCount, FailureGroup, Filter, Group, Ids, Lane, Message, Page
 from .base import StoreBase
 
 LOOKED_MAX = 10_000  # messages that a store without an index of ids examines
@@ -85,6 +85,17 @@ class QueryOperations(StoreBase):
         """Return a page of the lane's messages (None: of every lane), without claiming them. `lane`, as every enum
         here, may be text. Raises ValueError for a cursor of another store or query, ConfigError for a word that is not
         a lane, Unsupported for dead and quarantine without `traits.triages`, for other lanes without `traits.finds`."""
+
+    def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
+        """Return the counts of these batches, in the order of `ids`: zeros for one without members. Raises Unsupported
+        without `traits.batches`."""
+        raise Unsupported(f"{self.traits.name} keeps no counts of batches")
+
+    def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
+        """Return the ids, sorted and above `after`, of batches that changed since `mark_batches` and that have nothing
+        open or a member that died. A member that is still open leaves the batch out, unless one died. Empty without
+        `traits.batches`."""
+        return []
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         """Return the dead messages grouped by (fingerprint, task), the largest group first; with `trend`, each group

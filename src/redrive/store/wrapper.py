@@ -7,6 +7,8 @@ from typing import Any
 
 from ..fault import Fault
 from ..message import (
+    BatchCounts,
+    BatchMark,
     Cancel,
     ClaimRequest,
     Counts,
@@ -143,6 +145,12 @@ class StoreWrapper(Store):
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         return self.inner.failure_groups(where=where, trend=trend)
 
+    def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
+        return self.inner.batch_counts(ids)
+
+    def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
+        return self.inner.changed_batches(after=after, limit=limit)
+
     def groups(self, queue: str) -> list[Group]:
         return self.inner.groups(queue)
 
@@ -159,6 +167,9 @@ class StoreWrapper(Store):
 
     def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
         return self.inner.cancel(ids, swaps=swaps)
+
+    def mark_batches(self, marks: Sequence[BatchMark]) -> None:
+        self.inner.mark_batches(marks)
 
     def configure(
         self,

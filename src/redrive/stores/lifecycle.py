@@ -55,6 +55,7 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
         producer=draft.producer,
         traceparent=draft.traceparent,
         keep_ms=draft.keep_ms,
+        batch=draft.batch,
     )
 
 
@@ -140,9 +141,10 @@ def cancelled(message: Message, now_ms: int) -> Message:
 
 
 def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> Message:
-    """The message in a fresh life, with its id, first enqueue, history and, unless it was done, checkpoint."""
+    """The message in a fresh life, with its id, first enqueue, history and, unless it was done, checkpoint and
+    batch."""
     if message.lane is Lane.DONE:
-        message = replace(message, result=None, progress=None)
+        message = replace(message, result=None, progress=None, batch=None)
     return replace(
         message,
         lane=Lane.READY,
@@ -252,6 +254,7 @@ def matches(message: Message, fault: Fault | None, where: Filter) -> bool:
         and fits(where.task, message.task)
         and fits(where.reason, message.reason)
         and fits(where.fingerprint, fault.fingerprint if fault else None)
+        and fits(where.batch, message.batch)
         and fits(where.error, fault.error if fault else None)
         and where.redrives in (None, message.redrives)
         and where.run in (None, message.run)

@@ -70,8 +70,8 @@ def lane_of(said: Lane | str | None) -> Lane | None:
 
 
 def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> None:
-    """Raise TooLarge or EnqueueError for the first draft that cannot be put, Unsupported for a unique key in a store
-    without them. Unless `bounded`, names and headers may be of any length that the store accepts."""
+    """Raise TooLarge or EnqueueError for the first draft that cannot be put, Unsupported for a unique key or a batch in
+    a store without them. Unless `bounded`, names and headers may be of any length that the store accepts."""
     for draft in drafts:
         if len(draft.body) > traits.body_bytes_max:
             raise TooLarge(
@@ -86,6 +86,11 @@ def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> N
                 f"a message of task {draft.task!r} is refused: store {traits.name} keeps no unique keys, and it has "
                 f"key={draft.key[:100]!r}; enqueue it without one, and let the task be idempotent: a duplicate is then "
                 "delivered, and has no effect"
+            )
+        if draft.batch is not None and not traits.batches:
+            raise Unsupported(
+                f"a message of task {draft.task!r} is refused: store {traits.name} keeps no counts of batches, and it "
+                f"is a member of batch {draft.batch[:100]!r}; put batches into a store on SQLite, PostgreSQL or Redis"
             )
 
 
@@ -202,6 +207,7 @@ def draft_of(message: Message) -> Draft:
         causation_id=message.causation_id,
         producer=message.producer,
         traceparent=message.traceparent,
+        batch=message.batch,
     )
 
 
@@ -253,7 +259,15 @@ def admit_settings(
 def _too_long(draft: Draft) -> str | None:
     """Return why the draft's names, keys or headers exceed their limits, or None."""
     size = len(draft.task) + len(draft.queue) + len(draft.content)
-    for text in (draft.group, draft.key, draft.correlation_id, draft.causation_id, draft.producer, draft.traceparent):
+    for text in (
+        draft.group,
+        draft.key,
+        draft.correlation_id,
+        draft.causation_id,
+        draft.producer,
+        draft.traceparent,
+        draft.batch,
+    ):
         if text:
             size += len(text)
     why = _longest(draft) if size > NAME_MAX else None  # only then can one field be too long
@@ -264,7 +278,7 @@ def _longest(draft: Draft) -> str | None:
     for name in ("task", "queue", "group"):
         if (count := len(getattr(draft, name) or "")) > NAME_MAX:
             return f"its {name} has {count} characters, expected at most {NAME_MAX}"
-    for name in ("key", "correlation_id", "causation_id", "producer", "traceparent", "content"):
+    for name in ("key", "correlation_id", "causation_id", "producer", "traceparent", "content", "batch"):
         if (count := len((getattr(draft, name) or "").encode(errors="replace"))) > KEY_BYTES_MAX:
             return f"its {name} has {count} bytes, expected at most {KEY_BYTES_MAX}"
     return None
@@ -294,10 +308,10 @@ def _numbers(draft: Draft, traits: Traits) -> str | None:
 
 
 def _texts(draft: Draft, names_bytes_max: int | None) -> str | None:
-    if not draft.task or not draft.queue or draft.group == "":
-        return "task, queue and group must have names"
+    if not draft.task or not draft.queue or draft.group == "" or draft.batch == "":
+        return "task, queue, group and batch must have names"
     texts = [draft.task, draft.queue, draft.content, draft.key, draft.group, draft.producer, draft.traceparent]
-    texts += [draft.correlation_id, draft.causation_id]
+    texts += [draft.correlation_id, draft.causation_id, draft.batch]
     for name, value in (draft.headers or {}).items():
         texts += [name, value]
     return _unwritable(texts) or (None if names_bytes_max is None else _names(draft, names_bytes_max))

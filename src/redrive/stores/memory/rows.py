@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...fault import Fault
-from ...message import Before, Message
+from ...message import BatchCounts, Before, Message
 
 
 class StoredMessage(NamedTuple):
@@ -27,6 +27,15 @@ class Holder(NamedTuple):
 
     id: str
     until_ms: int
+
+
+class BatchRow(NamedTuple):
+    """The counts of a batch. `changed`: they changed since they were last marked. `expires_ms`: when they are removed,
+    unless they change before."""
+
+    counts: BatchCounts
+    changed: bool
+    expires_ms: int | None = None
 
 
 class CellRow(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -20,6 +21,8 @@ from ...errors import StoreError, Unsupported
 from ...fault import Fault
 from ...message import (
     RESTING,
+    BatchCounts,
+    BatchMark,
     Cancel,
     Cell,
     ClaimRequest,
@@ -50,6 +53,7 @@ from ...message import (
 )
 from ...store import Cells, Store, Traits
 from .. import lifecycle, validation
+from ..batches import is_news, state_of
 from ..clock import wall_ms
 from ..counts import counted
 from ..failure_groups import grouped
@@ -67,7 +71,7 @@ class MemoryStore(Store):
     `clock_ms` replaces this machine's wall clock.
     """
 
-    traits = Traits(name="memory", durable=False, one_machine=True, shared=False)
+    traits = Traits(name="memory", durable=False, one_machine=True, shared=False, batches=True)
     state_dir: Path | None = None
 
     def __init__(self, clock_ms: Callable[[], int] | None = None) -> None:
@@ -123,6 +127,9 @@ class MemoryStore(Store):
     ) -> Exchange:
         validation.admit((draft for s in settlements for draft in s.follow_ups), self.traits)
         with self._commit() as (tables, now):
+            held = [tables.held(settlement.receipt) for settlement in settlements]
+            waiting = {message.batch for message in held if message is not None and message.batch is not None}
+            died = {batch: tables.batches[batch].counts.died for batch in waiting}
             settled = [writes.settle(tables, settlement, now) for settlement in settlements]
             for settlement, word in zip(settlements, settled, strict=True):
                 if word is Settled.OK:  # acks come first, so that a follow-up can use a key that an ack frees
@@ -135,7 +142,9 @@ class MemoryStore(Store):
             if now - self._swept_ms >= SWEEP_EVERY_MS:
                 tables.sweep(now)
                 self._swept_ms = now
-            return Exchange(settled, deliveries, clogged)
+            counts = {batch: tables.batches[batch].counts for batch in waiting}
+            news = (batch for batch, n in counts.items() if n.open == 0 or n.died > died[batch])
+            return Exchange(settled, deliveries, clogged, batches=tuple(sorted(news)))
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
         with self._commit() as (tables, now):
@@ -242,6 +251,15 @@ class MemoryStore(Store):
         deaths = (death for death in dead if lifecycle.matches(*death, where))
         return grouped(deaths, now if trend else None)
 
+    def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
+        with self._look() as (tables, _):
+            return [row.counts if (row := tables.batches.get(id)) is not None else BatchCounts() for id in ids]
+
+    def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
+        with self._look() as (tables, _):
+            rows = tables.batches.items()
+            return sorted(id for id, row in rows if row.changed and id > after and is_news(row.counts))[:limit]
+
     # -- administration
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
@@ -265,6 +283,13 @@ class MemoryStore(Store):
             words = {id: writes.cancel(tables, id, now) for id in dict.fromkeys(ids)}
             tables.admit(now)
             return [words[id] for id in ids]
+
+    def mark_batches(self, marks: Sequence[BatchMark]) -> None:
+        with self._commit() as (tables, now):
+            for id, counts, keep_ms in marks:
+                row = tables.batches.get(id)
+                if row is not None and row.counts == counts:
+                    tables.mark_batch(id, None if keep_ms is None else now + keep_ms)
 
     def configure(
         self,
@@ -329,11 +354,24 @@ class MemoryStore(Store):
             due = sum(kept.message.group is None or kept.turn == PLACE for kept in alive)
             stand = tables.in_line()
             problems = [] if due == stand else [f"{due} messages can become due, but {stand} stand in line"]
+            problems += self._miscounted(tables)
             return problems + [
                 f"queue {queue!r}, group {name!r}: a message is parked though a place is free"
                 for (queue, name), line in tables.groups.items()
                 if line.parked and len(line.taken) < tables.width(queue, name)
             ]
+
+    def _miscounted(self, tables: Tables) -> list[str]:
+        stored: defaultdict[tuple[str, str], int] = defaultdict(int)
+        for message, *_ in tables.kept.values():
+            if message.batch is not None:
+                stored[message.batch, state_of(message)] += 1
+        return [
+            f"batch {id}: {field} counts {counted}, but {stored[id, field]} members are stored"
+            for id, row in tables.batches.items()
+            for field in ("open", "dead", "quarantine")
+            if (counted := getattr(row.counts, field)) != stored[id, field]
+        ]
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
         return []

@@ -24,9 +24,11 @@ from ...message import (
     PutResult,
     Receipt,
     Swap,
+    Verdict,
 )
+from .. import batches
 from ..groups import PLACE, GroupLine, GroupName, QueueSettings, admitted, free_places, in_line, joined, refuse
-from .rows import CellRow, Holder, StoredMessage
+from .rows import BatchRow, CellRow, Holder, StoredMessage
 
 CELLS_SWEPT = 1000  # how many expired cells one commit removes at most
 DueLine = list[tuple[int, Lane, int]]  # (due_ms, lane, seq), sorted
@@ -49,6 +51,7 @@ class Tables:
         self._lines: dict[str, tuple[DueLine, ...]] = {}  # by queue, then priority: messages that a claim may find
         self._retries: dict[str, tuple[Retries, ...]] = {}  # by queue, then priority: messages that failed before
         self._holders: dict[tuple[str, str], Holder] = {}  # by (task, key)
+        self.batches: dict[str, BatchRow] = {}
         self._cells: dict[str, CellRow] = {}
         self._expiring: list[tuple[int, str]] = []  # heap of (expires_ms, key), with entries of cells changed since
         self._version_gone = 0  # highest version that a removed cell had
@@ -82,11 +85,19 @@ class Tables:
         """Replace a message by a changed one that has the same lane and due time."""
         self.write(seq, self.kept[seq]._replace(message=message))
 
-    def write(self, seq: int, kept: StoredMessage | None) -> None:
-        """Replace the row under `seq`. None removes it, and frees a key that was held only for the message's life."""
+    def write(self, seq: int, kept: StoredMessage | None, verdict: Verdict | None = None) -> None:
+        """Replace the row under `seq`. None removes it, and frees a key that was held only for the message's life.
+        `verdict`: by which it is removed."""
         if kept is not None and kept.message.group is not None:
             kept = kept._replace(message=_seen(kept.message, kept.turn))
         old = self.kept.get(seq)
+        if old is not None and old.message.batch is not None:
+            was = batches.state_of(old.message)
+            now = batches.state_of(kept.message) if kept is not None else batches.removed_as(was, verdict)
+            if kept is None or kept.message.batch == old.message.batch:  # a done member that runs again left its batch
+                self.count(old.message.batch, was, now)
+        elif old is None and kept is not None and kept.message.batch is not None:
+            self.count(kept.message.batch, None, batches.state_of(kept.message))
         self._undo.append((self._place, (seq, old)))
         self._place(seq, kept)
         if old is not None and old.turn == PLACE and old.message.group is not None:
@@ -95,6 +106,16 @@ class Tables:
             name = (old.message.task, old.message.key)
             if self._holders.get(name) == (old.message.id, 0):
                 self._set(self._holders, name, None)
+
+    def count(self, batch: str, old: str | None, new: str | None) -> None:
+        """Count a move of a member, see `batches.moved`."""
+        row = self.batches.get(batch)
+        counts = batches.moved(batches.NOTHING if row is None else row.counts, old, new)
+        if row is None or counts != row.counts:
+            self._set(self.batches, batch, BatchRow(counts, True))
+
+    def mark_batch(self, batch: str, expires_ms: int | None) -> None:
+        self._set(self.batches, batch, BatchRow(self.batches[batch].counts, False, expires_ms))
 
     def configure(self, queue: str, changes: dict[str, Any], now_ms: int) -> None:
         """Change these settings of the queue. Raises ConfigError if its settings then contradict each other."""
@@ -218,6 +239,9 @@ class Tables:
         for seq, kept in [*self.kept.items()]:
             if kept.expires_ms is not None and kept.expires_ms < now_ms:
                 self.write(int(seq), None)
+        for batch, row in [*self.batches.items()]:
+            if row.expires_ms is not None and row.expires_ms < now_ms:
+                self._set(self.batches, batch, None)
         for name, held in [*self._holders.items()]:
             if held.until_ms <= now_ms and held.id not in self.seqs:
                 self._set(self._holders, name, None)

@@ -51,6 +51,8 @@ def put(tables: Tables, draft: Draft, now: int) -> PutResult:
     if draft.key is not None:
         held = tables.key_holder(draft.task, draft.key, now)
         if held is not None:
+            if draft.batch is not None:
+                tables.count(draft.batch, None, "duplicate")
             return held
         tables.hold_key(draft.task, draft.key, id, now + draft.key_for_ms if draft.key_for_ms else 0)
     if id in tables.seqs:
@@ -143,7 +145,7 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
             before = _before(kept) if verdict.run is not None else None
             tables.rejoin(seq, lifecycle.redriven(message, verdict, verdict.delay_of(at), now), before, now)
         case Discard():
-            tables.write(seq, None)
+            tables.write(seq, None, verdict)
         case Isolate():
             before = kept.before if message.lane is Lane.QUARANTINE else _before(kept)
             tables.write(seq, kept._replace(message=lifecycle.isolated(message, verdict, now), before=before))
@@ -155,7 +157,7 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
         case Readmit():
             tables.write(seq, kept._replace(message=lifecycle.readmitted(message, kept.before), before=None))
         case Replace():
-            _replace(tables, seq, verdict.draft, now)
+            _replace(tables, seq, verdict, now)
     return True
 
 
@@ -189,10 +191,10 @@ def _returned(tables: Tables, kept: StoredMessage) -> StoredMessage:
     return StoredMessage(message, fault, turn, before.expires_ms)
 
 
-def _replace(tables: Tables, seq: int, draft: Draft, now: int) -> None:
+def _replace(tables: Tables, seq: int, verdict: Replace, now: int) -> None:
     """Put the draft in place of message `seq`. A draft with the same key takes over the key's expiry too."""
-    old = tables.kept[seq].message
-    tables.write(seq, None)
+    old, draft = tables.kept[seq].message, verdict.draft
+    tables.write(seq, None, verdict)
     until_ms = None if draft.key is None else tables.key_until(draft.task, draft.key, old.id)
     if draft.key is not None and until_ms is not None:
         tables.free_key(draft.task, draft.key)

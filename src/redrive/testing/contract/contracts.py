@@ -11,6 +11,7 @@ neither over- nor understated.
 
 from __future__ import annotations
 
+from .batching import BatchRules
 from .cells import OpenCellRules, StoreCellRules
 from .claiming import ClaimRules, ShareRules
 from .deferring import CrashRules, DeferRules, SkipRules
@@ -61,6 +62,7 @@ class StoreContract(
     TrendRules,
     ListRules,
     WordRules,
+    BatchRules,
 ):
     """Subclasses define `make_store(clock, place)`; the tests take seconds and never sleep long.
 

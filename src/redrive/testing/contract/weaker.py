@@ -14,6 +14,8 @@ from ...errors import Unsupported
 from ...message import (
     ABSENT,
     Ack,
+    BatchCounts,
+    BatchMark,
     Cancel,
     DeadLetter,
     Decision,
@@ -88,6 +90,16 @@ def no_cells(store: Store) -> None:
     assert (values(store, "a", "b"), store.paused()) == ([None, None], frozenset())
     assert claim(store) == []  # the refused put stored nothing
     assert (settle(store, delivery, Ack()), store.find([id])) == (Settled.OK, [None])  # nor was it settled
+
+
+def no_batches(store: Store) -> None:
+    with pytest.raises(Unsupported, match="batch"):
+        store.put([draft(batch="b"), draft()])
+    with pytest.raises(Unsupported, match="batch"):
+        store.batch_counts(["b"])
+    with pytest.raises(Unsupported, match="batch"):
+        store.mark_batches([BatchMark("b", BatchCounts())])
+    assert store.changed_batches() == [] and claim(store) == []  # the refused put stored nothing
 
 
 def no_look(store: Store) -> None:
@@ -253,6 +265,7 @@ LESS: dict[str, Callable[[Store], None]] = {
     "skips": no_skips,
     "releases": no_releases,
     "unique": no_keys,
+    "batches": no_batches,
     "fenced": no_fence,
     "atomic_moves": no_one_commit,
 }

@@ -1,0 +1,55 @@
+"""What a change of a message adds to the counts of its batch, for stores that keep whole messages."""
+
+from __future__ import annotations
+
+from msgspec.structs import asdict, replace
+
+from ..message import BatchCounts, Discard, Lane, Message, Replace, Verdict
+
+FIELDS = ("open", "done", "dead", "quarantine", "cancelled", "discarded", "duplicate", "opened", "died")
+NOTHING = BatchCounts()
+
+
+def state_of(message: Message) -> str:
+    """Return the field of BatchCounts that counts a stored member in this state."""
+    match message.lane:
+        case Lane.DEAD | Lane.QUARANTINE:
+            return message.lane.value
+        case Lane.DONE:
+            return "cancelled" if message.reason == "cancelled" else "done"
+        case _:
+            return "open"
+
+
+def removed_as(state: str, verdict: Verdict | None = None) -> str | None:
+    """Return the field that counts a member after its removal: an open one was acked, a dead one was discarded. None:
+    a draft takes its place, which is counted itself."""
+    if isinstance(verdict, Replace):
+        return None
+    if state == "open" or (isinstance(verdict, Discard) and verdict.waive):
+        return "done"
+    return "discarded" if state in (Lane.DEAD, Lane.QUARANTINE) else state
+
+
+def moved(counts: BatchCounts, old: str | None, new: str | None) -> BatchCounts:
+    """Return the counts after a member moved from one field to another; None: it was, or is, no member."""
+    if old == new:
+        return counts
+    changes = {field: -1 for field in (old,) if field is not None}
+    if new is not None:
+        changes[new] = 1
+        if new == "open":
+            changes["opened"] = 1
+        elif new in (Lane.DEAD, Lane.QUARANTINE) and old == "open":
+            changes["died"] = 1
+    return replace(counts, **{field: getattr(counts, field) + n for field, n in changes.items()})
+
+
+def is_news(counts: BatchCounts) -> bool:
+    """True if a changed batch with these counts needs a look: nothing is open, or a member died."""
+    return counts.open == 0 or counts.dead + counts.quarantine > 0
+
+
+def row(counts: BatchCounts) -> tuple[int, ...]:
+    """Return the counts in the order of FIELDS."""
+    return tuple(asdict(counts)[field] for field in FIELDS)
