@@ -20,6 +20,7 @@ from .task import AlertKeywords, TaskKeywords, as_text, task_options
 if TYPE_CHECKING:  # not imported at run time, to start faster
     from .aws.lambda_handlers import LambdaHandler
     from .aws.sns import Topic
+    from .batch import Batch, BatchRef
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
     from .worker import MakeService, Worker
@@ -228,6 +229,43 @@ class App(ReadModel):
     async def aenqueue_many(self, drafts: Iterable[Draft], *, tx: Any = None) -> list[Ref[Any]]:
         """Do as `enqueue_many` does, in asyncio code; concurrent calls share a commit."""
         return await aput(self, list(drafts), tx)
+
+    def batch(
+        self,
+        drafts: Iterable[Draft] = (),
+        *,
+        name: str,
+        key: str | None = None,
+        on_success: Draft | None = None,
+        on_complete: Draft | None = None,
+        on_death: Draft | None = None,
+        tolerate: int | str = 0,
+    ) -> Batch:
+        """Return a batch: messages that are waited for together, with callbacks for their end.
+
+        `app.batch(drafts, name="sync", on_success=report.draft()).enqueue()` puts all members; with
+        `with app.batch(name="crawl") as b:` the block adds them by `b.add(…)`, and its end seals the batch. Members
+        retry, die and are redriven as other messages are, without a time limit; a member may add members
+        (`ctx.batch.add`). Callbacks are messages, too:
+
+        - `on_success`: once ever, when nothing is open and no more members failed than `tolerate` ("5%", or a number)
+        - `on_complete`: each time that nothing is open
+        - `on_death`: at the first death; after a redrive, at the next first one
+
+        A draft whose unique key another message holds counts as a duplicate, and nothing waits for it. `key` makes a
+        batch unique for its name: a producer that was killed goes on where it stood when it gives the same key and
+        drafts again. Raises ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
+        """
+        from .batch import batch
+
+        callbacks = {"on_success": on_success, "on_complete": on_complete, "on_death": on_death}
+        return batch(self, drafts, name=name, key=as_text(key, "key"), tolerate=tolerate, **callbacks)
+
+    def batch_ref(self, id: str) -> BatchRef:
+        """Return a ref to the batch with this id, to follow or cancel it."""
+        from .batch import BatchRef
+
+        return BatchRef(id, self.store)
 
     def topic(self, name: str, *, bytes_max: int = 256 * 1024) -> Topic:
         """Return an SNS topic, to publish events to it and to subscribe queues of this app.

@@ -177,6 +177,21 @@ class NotDone(RedriveError):
         return NotDone, (self.id, self.task, self.state, self.reason, self.text)
 
 
+class BatchNotDone(RedriveError):
+    """The batch of `ref.wait()` ended without being done: `state` is partial or cancelled, and `failed` of its `total`
+    members are dead, quarantined, cancelled or discarded."""
+
+    def __init__(self, id: str, name: str, state: str, failed: int, total: int) -> None:
+        self.id, self.name, self.state, self.failed, self.total = id, name, state, failed, total
+        super().__init__(
+            f"batch {name!r} ({id}) is {state}: {failed} of {total} members failed; `redrive dlq list batch:{id}` "
+            "lists the dead ones"
+        )
+
+    def __reduce__(self) -> tuple[type[BatchNotDone], tuple[str, str, str, int, int]]:
+        return BatchNotDone, (self.id, self.name, self.state, self.failed, self.total)
+
+
 class InProgress(RedriveError):
     """Another call, `owner`, is working on the idempotency key of a direct call, for `retry_after` seconds at most.
     Nothing was run."""

@@ -13,17 +13,19 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from .codec import to_json
 from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
 from .idempotency import Claim
-from .message import Draft, Message, Receipt
+from .message import BatchCounts, Draft, Message, Receipt
 from .store import Store, Traits
 
 P = ParamSpec("P")
 R = TypeVar("R")
 RefT = TypeVar("RefT")
 Made = TypeVar("Made", covariant=True)
+BATCH_HEADER = "redrive-batch"  # header of a callback with the id of its batch
 WHY_MAX = 500  # the most characters of the reason of a partial result
 FOLLOW_UPS_MAX = 10_000  # the most follow-ups of one run, as they are in memory and are written in one commit
 _LOCAL = Traits(name="a direct call")
@@ -174,24 +176,34 @@ class Context(Struct, eq=False):
         if not hasattr(task, "_follow_up"):
             raise TypeError(f"ctx.enqueue({task!r}, …): expected a task, or task.using(…), before its arguments")
         draft, ref = task._follow_up(self, args, kwargs)
+        self._follow(draft)
+        return ref
+
+    def _follow(self, *drafts: Draft) -> None:
         extras = self._own_extras()
         if extras.completed:
             raise RuntimeError("ctx.enqueue() comes too late after ctx.complete(): follow-ups go with its transaction")
         follow_ups = extras.follow_ups
-        if len(follow_ups) >= FOLLOW_UPS_MAX:
+        if len(follow_ups) + len(drafts) > FOLLOW_UPS_MAX:
             raise EnqueueError(
-                f"message {self.message.id} has {FOLLOW_UPS_MAX} follow-ups, as many as one commit may carry; "
+                f"message {self.message.id} has more than {FOLLOW_UPS_MAX} follow-ups, what one commit may carry; "
                 "enqueue fewer, and let each enqueue its part"
             )
-        follow_ups.append(draft)
+        follow_ups.extend(drafts)
         self._refuse_over("a follow-up")  # last: a follow-up that was appended before the run ended belongs to it
-        return ref
 
     @property
     def follow_ups(self) -> tuple[Draft, ...]:
         """The drafts that `enqueue` collected so far, in order."""
         extras = self._extras
         return () if extras is None else tuple(extras.follow_ups)
+
+    @property
+    def batch(self) -> RunBatch | None:
+        """The batch that this message is a member of, or, in a callback, the batch whose callback it is; else None."""
+        member = self.message.batch
+        id = member or self.message.headers.get(BATCH_HEADER)
+        return None if id is None else RunBatch(id, self, member is not None)
 
     @property
     def result(self) -> Any:
@@ -283,6 +295,27 @@ class Context(Struct, eq=False):
         """Close the context and return what the handler reported. Called by the worker."""
         self._over = True
         return self._extras
+
+
+class RunBatch(Struct, frozen=True, eq=False):
+    """The batch of a run: `ctx.batch`."""
+
+    id: str
+    _context: Context
+    _is_member: bool
+
+    @property
+    def counts(self) -> BatchCounts:
+        """The members by what became of them; this message is open. Raises StoreError."""
+        counts: BatchCounts = self._context._task.app.store.batch_counts([self.id])[0]
+        return counts
+
+    def add(self, *drafts: Draft) -> None:
+        """Add members: they are written with this message's ack, so the batch cannot end before. They are dropped if
+        the run fails: a retry makes its own. Raises ConfigError in a callback, which is no member."""
+        if not self._is_member:
+            raise ConfigError(f"message {self._context.message_id} is no member of batch {self.id}: only members add")
+        self._context._follow(*(replace(draft, batch=self.id) for draft in drafts))
 
 
 class Tracing(Protocol):

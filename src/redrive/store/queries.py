@@ -91,6 +91,10 @@ class QueryOperations(StoreBase):
         without `traits.batches`."""
         raise Unsupported(f"{self.traits.name} keeps no counts of batches")
 
+    def batch_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
+        """Return the ids, sorted and above `after`, of all batches with counts. Empty without `traits.batches`."""
+        return []
+
     def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
         """Return the ids, sorted and above `after`, of batches that changed since `mark_batches` and that have nothing
         open or a member that died. A member that is still open leaves the batch out, unless one died. Empty without

@@ -124,6 +124,7 @@ class Editor:
             causation_id=message.id,
             producer=message.producer,
             traceparent=message.traceparent,
+            batch=message.batch,
         )
         diff = difference(old, new, message.headers, named)
         if not diff:

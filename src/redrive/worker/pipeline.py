@@ -11,11 +11,13 @@ methods of `Pipeline`, in the order in which they stand here. They differ in how
 6. settle: `Store.exchange` again, with `settlements`. `refuse` makes the settlement that replaces one which the store
    does not take.
 7. `report`: count what became of the messages, emit events, write logs.
+8. `follow`: enqueue the callbacks of batches that ended, or of which a member died.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import EnqueueError, StoreError
 from ..message import ClaimRequest, Settled, Settlement
@@ -32,8 +34,8 @@ from .settlement import Outcome, deposited, outcome, refused
 class Pipeline:
     """The steps that one worker takes with a batch of messages.
 
-    `flow` and `keys` are None where no task needs them. `reporter` counts and reports the outcomes. Only `admit` may
-    run on another thread than the rest.
+    `flow` and `keys` are None where no task needs them. `reporter` counts and reports the outcomes. `follow` puts the
+    callbacks of batches; None where the store has none. Only `admit` may run on another thread than the rest.
     """
 
     def __init__(
@@ -45,9 +47,10 @@ class Pipeline:
         flow: Flow | None,
         keys: KeyClaims | None,
         reporter: Reporter,
+        follow: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         self._store, self._tasks, self._worker = store, tasks, worker
-        self._flow, self._keys, self._reporter = flow, keys, reporter
+        self._flow, self._keys, self._reporter, self._follow = flow, keys, reporter, follow
         self.has_keys = keys is not None
         self._large_bodies = store.large_bodies
         self._texts = store.box is None  # True if texts of faults may be written unencrypted
@@ -114,6 +117,12 @@ class Pipeline:
     def report(self, outcomes: Sequence[Outcome], answers: Sequence[Settled]) -> None:
         """Count and report these outcomes, given the store's answer to each."""
         self._reporter.settled(outcomes, answers)
+
+    def follow(self, batches: Sequence[str]) -> None:
+        """Put the callbacks that are due for these batches. If the store fails, a sweep puts them within seconds."""
+        if batches and self._follow is not None:
+            with contextlib.suppress(StoreError):
+                self._follow(batches)
 
     def release(self, executions: Sequence[Execution]) -> None:
         """Stop counting these executions, which are decided, among the concurrent calls of their dependencies."""

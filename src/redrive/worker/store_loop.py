@@ -213,6 +213,7 @@ class StoreLoop:
             self._leases.renew_soon()
         self._outcomes = []
         self._settled(outcomes, result.settled)
+        self._pipeline.follow(result.batches)
         by_ms = self._lapsed_by_ms
         enough = bool(result.deliveries) or by_ms is None or by_ms >= self._store.now_ms()
         self._left = self._hurried and bool(asks) and not enough
@@ -243,6 +244,7 @@ class StoreLoop:
                 left.append(o)
             else:
                 self._settled([o], result.settled)
+                self._pipeline.follow(result.batches)
         self._outcomes = left
 
     def _settled(self, outcomes: Sequence[Outcome], answers: Sequence[Any]) -> None:

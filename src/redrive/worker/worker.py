@@ -9,8 +9,10 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from ..batch import follow
 from ..blobs import Cleaner
 from ..registry import Queue, Registry
+from .batches import BatchSweep
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
 from .crash.pulse import Pulse
@@ -97,6 +99,7 @@ class Worker:
                 self._newer,
                 RetentionSweep(queues, store, self._notice),
                 RequestMeter(store, self._notice),
+                BatchSweep(app, self._batch_stuck),
                 *(make(self.name, self._notice) for make in services),
             ],
             self._outage.failed,
@@ -166,7 +169,10 @@ class Worker:
             loop, self._limit, in_flight.all, self._leases.mark_soon, executors.begin, finished.add, store.nudge,
             store.now_ms,
         )  # fmt: skip
-        pipeline = Pipeline(store, self.app.tasks, self.name, flow=self._flow, keys=self._keys, reporter=self._reporter)
+        pipeline = Pipeline(
+            store, self.app.tasks, self.name, flow=self._flow, keys=self._keys, reporter=self._reporter,
+            follow=partial(follow, self.app, complain=self._batch_stuck),
+        )  # fmt: skip
         admission = Admission(
             store, pipeline.admit, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
             finished.add, self._total,
@@ -263,6 +269,9 @@ class Worker:
             self._notice("stopped", f"{len(self._in_flight)} still leased{error_text}")
             with contextlib.suppress(RuntimeError):  # raised if the event loop is closed already
                 self._loop.call_soon_threadsafe(self._stopped.set)
+
+    def _batch_stuck(self, batch: str, why: str) -> None:
+        self._notice("batch_stuck", f"batch {batch}: {why}")
 
     def _notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         self._reporter.notice(name, text, about, count)

@@ -255,6 +255,10 @@ class MemoryStore(Store):
         with self._look() as (tables, _):
             return [row.counts if (row := tables.batches.get(id)) is not None else BatchCounts() for id in ids]
 
+    def batch_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
+        with self._look() as (tables, _):
+            return sorted(id for id in tables.batches if id > after)[:limit]
+
     def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
         with self._look() as (tables, _):
             rows = tables.batches.items()

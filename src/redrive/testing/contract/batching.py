@@ -55,7 +55,11 @@ from .base import (
 from .keeping import SWEEP_S
 from .weaker import takes
 
-ENDS = {"dead": DeadLetter("permanent"), "quarantine": Quarantine(), "done": Ack()}
+ENDS: dict[str, Ack | DeadLetter | Quarantine] = {
+    "dead": DeadLetter("permanent"),
+    "quarantine": Quarantine(),
+    "done": Ack(),
+}
 
 
 def counts(store: Store, batch: str = "b") -> BatchCounts:

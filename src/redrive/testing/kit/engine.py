@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ...batch import follow
 from ...duration import show
 from ...errors import ConfigError, EnqueueError
 from ...events import DeliveryEvent, Notice
@@ -118,6 +119,7 @@ class Engine:
             while not idle or self._jump(plan.end_ms, idle):
                 idle += 1
                 self._redriving.tick()
+                follow(self.apps[0], self.store.changed_batches(), self._batch_stuck)
                 for queue in [*self.store.seen_queues]:
                     if plan.enough():
                         return
@@ -189,9 +191,15 @@ class Engine:
         if pipeline is None:
             flow = Flow(app, self.store, WORKER, partial(self._tell, app))
             reporter = Reporter(app.events, self.store, WORKER)
-            pipeline = Pipeline(self.store, self.tasks, WORKER, flow=flow, keys=self._keys, reporter=reporter)
+            calls = partial(follow, app, complain=self._batch_stuck)
+            pipeline = Pipeline(
+                self.store, self.tasks, WORKER, flow=flow, keys=self._keys, reporter=reporter, follow=calls
+            )
             self._pipelines[id(app)] = pipeline
         return pipeline
+
+    def _batch_stuck(self, batch: str, why: str) -> None:
+        raise AssertionError(f"batch {batch}: {why}")
 
     def _tell(self, app: Registry, name: str, text: str, about: str = "") -> None:
         app.events.emit([Notice(name=name, worker=WORKER, at_ms=self._clock.now_ms(), text=text, about=about)])
@@ -219,7 +227,9 @@ class Engine:
     def _exchange(self, pipeline: Pipeline, ended: Outcome, app: App) -> Settled:
         """Settle an execution in the store, with its redrive outcome if a redrive run moved its message."""
         # The kit's store; for an app with tracing, in the wrapper that creates spans.
-        word = app.store.exchange(pipeline.settlements([ended]), []).settled[0]
+        result = app.store.exchange(pipeline.settlements([ended]), [])
+        word = result.settled[0]
+        pipeline.follow(result.batches)
         self._redriving.stir(ended.delivery.message.run)
         return word
 

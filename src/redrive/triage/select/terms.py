@@ -14,7 +14,20 @@ from ...message import RESTING, Filter, Lane
 REASONS = (
     "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
 )  # fmt: skip
-TEXTS = ("task", "queue", "error", "reason", "fingerprint", "key", "group", "id", "text", "correlation", "trace")
+TEXTS = (
+    "task",
+    "queue",
+    "error",
+    "reason",
+    "fingerprint",
+    "key",
+    "group",
+    "batch",
+    "id",
+    "text",
+    "correlation",
+    "trace",
+)
 NUMBERS = ("attempt", "redrives", "crashes")
 TIMES = ("age", "failed")
 ARGS = "args."  # prefix of a path into the body
@@ -176,7 +189,7 @@ def exactly(field: str, *names: str) -> Term:
 def as_node(where: Filter = Filter(), lane: Lane = Lane.DEAD) -> Node:
     """Return the selector for the same messages as this filter in this lane."""
     fields = {"queue": where.queue, "task": where.task, "reason": where.reason}
-    fields |= {"fingerprint": where.fingerprint, "error": where.error}
+    fields |= {"fingerprint": where.fingerprint, "error": where.error, "batch": where.batch}
     terms: list[Node] = [
         exactly(field, *((said,) if isinstance(said, str) else said))
         for field, said in fields.items()

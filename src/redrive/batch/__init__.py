@@ -1,0 +1,19 @@
+"""Batches: messages that are waited for together, with callbacks for their end.
+
+- `state`: what is stored about a batch beside its counts
+- `advance`: which callbacks are due now. Pure
+- `follow`: put the callbacks that are due, in one commit with the new state
+- `ref`: follow a batch by its ref
+- `fill`: fill a batch with members
+
+The store counts the members, in the commits that move them (`Store.batch_counts`). Only the calls for callbacks are
+here. Most queues call this a batch; it is not a message with several records (`App.enqueue_many` puts these at once).
+"""
+
+from __future__ import annotations
+
+from .fill import Batch, batch
+from .follow import Complain, Puts, follow
+from .ref import BatchInfo, BatchRef
+
+__all__ = ["Batch", "BatchInfo", "BatchRef", "Complain", "Puts", "batch", "follow"]

@@ -1,0 +1,50 @@
+"""Decide which callbacks of a batch are due, from its state and its counts. Pure.
+
+The state is one cell, and the commit that puts the callbacks swaps it. So each callback is put once: of two workers
+that see the same end, one finds the cell changed.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..message import BatchCounts, Draft
+from ..run_context import BATCH_HEADER
+from .state import BatchState
+
+
+class Advance(Struct, frozen=True):
+    """The state to write, unchanged if there is nothing to do, and the callbacks to put in the same commit."""
+
+    state: BatchState
+    callbacks: tuple[Draft, ...] = ()
+
+
+def advance(state: BatchState, counts: BatchCounts, now_ms: int) -> Advance:
+    """Decide what a batch in this state calls for, given its counts.
+
+    on_death is due at the first death of an episode. Once the batch is sealed and nothing is open, the episode ends:
+    on_complete is due. on_success is due once ever, at an end of an episode, or when a discard leaves no more failed
+    members than are tolerated. A redriven member opens the next episode.
+    """
+    due: list[Draft | None] = []
+    if counts.died > state.died and state.alarmed < state.episode:
+        state = replace(state, alarmed=state.episode)
+        due.append(state.on_death)
+    if state.sealed and counts.open == 0:
+        if state.completions == 0 or counts.opened > state.opened:
+            state = replace(
+                state, completions=state.completions + 1, opened=counts.opened, died=counts.died, ended_ms=None
+            )
+            due.append(state.on_complete)
+        if not state.succeeded and state.tolerance.allows(counts):
+            state = replace(state, succeeded=True)
+            due.append(state.on_success)
+        if counts.dead + counts.quarantine == 0 and state.ended_ms is None:
+            state = replace(state, ended_ms=now_ms)
+    return Advance(state, tuple(_callback(draft, state) for draft in due if draft is not None))
+
+
+def _callback(draft: Draft, state: BatchState) -> Draft:
+    return replace(draft, headers={**(draft.headers or {}), BATCH_HEADER: state.id})

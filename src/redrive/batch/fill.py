@@ -1,0 +1,233 @@
+"""Fill a batch: put its members, a thousand in a commit, and seal it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from msgspec.structs import replace
+
+from ..errors import ConfigError, Conflict, Unsupported
+from ..message import BatchCounts, Cell, Draft
+from ..registry import Registry
+from ..run_context import refuse_loop
+from ..stores.validation import admit
+from .advance import Advance, advance
+from .follow import follow
+from .ref import BatchRef
+from .state import BatchState, Tolerance, cell_of, id_of, state_in, swap_of
+
+TRIES = 100  # how often a commit is tried again because a worker changed the batch's state meanwhile
+COMMIT_MAX = 1000  # members that one commit puts
+TX_MAX = 10_000  # members of a batch that is put in a transaction of the caller
+
+
+class Batch:
+    """A batch that is being filled: `enqueue()` puts the drafts that it was given, a `with` block those that `add`
+    gets. Made by `app.batch(…)`."""
+
+    def __init__(self, app: Registry, drafts: Iterable[Draft], state: BatchState, key: str | None) -> None:
+        self._app, self._drafts, self._key = app, drafts, key
+        self._wanted = self._state = state
+        self._cell: Cell | None = None
+        self._buffer: list[Draft] = []
+        self._skipped = 0  # drafts left out, as an earlier producer with the same key put them
+        self._duplicate = False  # True if a sealed batch with the same key was there
+
+    @property
+    def ref(self) -> BatchRef:
+        """A ref to the batch, also while it is filled."""
+        return BatchRef(self._state.id, self._app.store, self._duplicate)
+
+    # -- all drafts at once
+
+    def enqueue(self, *, tx: Any = None) -> BatchRef:
+        """Put all members, a thousand in a commit, and seal the batch; durable when it returns.
+
+        Up to a thousand members are one commit. If this is cut off in between, the batch stays unsealed: call it again
+        with the same `key=` and the same drafts, and it goes on where it stood. With `tx`, a connection or session of
+        yours on the store's own database, up to 10,000 members are written in its transaction. Raises EnqueueError,
+        StoreError, Conflict if another producer fills a batch of this key at the same time.
+        """
+        refuse_loop("batch.enqueue()", "await batch.aenqueue()")
+        return self._enqueue(tx)
+
+    async def aenqueue(self, *, tx: Any = None) -> BatchRef:
+        """Do as `enqueue` does, without blocking the event loop. With `tx`, it is written on this thread."""
+        return self._enqueue(tx) if tx is not None else await asyncio.to_thread(self._enqueue, None)
+
+    def _enqueue(self, tx: Any) -> BatchRef:
+        self._begin()
+        if tx is not None:
+            return self._enqueue_within(tx)
+        for draft in self._drafts:
+            self._take(draft)
+        return self.seal()
+
+    def _enqueue_within(self, tx: Any) -> BatchRef:
+        drafts = list(self._drafts)
+        if len(drafts) > TX_MAX:
+            raise ConfigError(f"batch {self._state.name!r} has {len(drafts)} members; with tx= at most {TX_MAX}")
+        if self._state.filled:
+            raise Conflict(f"batch {self._state.name!r} with key {self._key!r} was begun outside of a transaction")
+        if not self._state.sealed:
+            whole = len(drafts) - len(drafts) % COMMIT_MAX
+            for at in range(0, whole, COMMIT_MAX):
+                self._app.put(self._members(drafts[at : at + COMMIT_MAX]), tx=tx)
+            self._write(drafts[whole:], seal=True, before=whole, tx=tx)
+        return self.ref
+
+    # -- one after another
+
+    def __enter__(self) -> Self:
+        refuse_loop("with app.batch(…)", "async with app.batch(…)")
+        self._begin()
+        self.add(*self._drafts)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Seal the batch. After an error it stays unsealed, with the members put so far."""
+        if kind is None:
+            self.seal()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._begin)
+        self.add(*self._drafts)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if kind is None:
+            await asyncio.to_thread(self.seal)
+
+    def add(self, *drafts: Draft) -> None:
+        """Add members. Every thousand are put in a commit, by this call; in asyncio code use `aadd`."""
+        for draft in drafts:
+            self._take(draft)
+
+    async def aadd(self, *drafts: Draft) -> None:
+        """Do as `add` does, without blocking the event loop."""
+        if len(self._buffer) + len(drafts) >= COMMIT_MAX:
+            await asyncio.to_thread(self.add, *drafts)
+        else:
+            self.add(*drafts)
+
+    def seal(self) -> BatchRef:
+        """Put what is left, and add no more. The callbacks of a batch without an open member are put at once. Raises as
+        `enqueue`."""
+        if not self._state.sealed:
+            self._write(self._buffer, seal=True)
+            self._skipped, self._buffer = self._state.filled, []
+            follow(self._app, [self._state.id], _raise)
+        return self.ref
+
+    # -- writing
+
+    def _begin(self) -> None:
+        store = self._app.store
+        if not (store.traits.batches and store.traits.cells):
+            raise Unsupported(
+                f"batch {self._wanted.name!r}: store {store.traits.name} keeps no counts of batches; put "
+                "batches into a store on SQLite, PostgreSQL or Redis"
+            )
+        callbacks = (self._wanted.on_success, self._wanted.on_complete, self._wanted.on_death)
+        admit([draft for draft in callbacks if draft is not None], store.traits)
+        self._cell = self._read_cell()
+        self._state = state_in(store, self._wanted.id, self._cell) or self._wanted
+        self._duplicate = self._state.sealed
+
+    def _take(self, draft: Draft) -> None:
+        if self._duplicate or self._skipped < self._state.filled:
+            self._skipped += 1
+            return
+        if self._state.sealed:
+            raise ConfigError(f"batch {self._state.name!r} is sealed; only its own members may add more: ctx.batch.add")
+        self._buffer.append(draft)
+        if len(self._buffer) == COMMIT_MAX:
+            self._write(self._buffer)
+            self._skipped += COMMIT_MAX
+            self._buffer = []
+
+    def _members(self, drafts: Sequence[Draft]) -> list[Draft]:
+        stamped = drafts if self._app.tracing is None else self._app.tracing.stamp(drafts)
+        return [replace(draft, batch=self._state.id) for draft in stamped]
+
+    def _write(self, drafts: Sequence[Draft], *, seal: bool = False, before: int = 0, tx: Any = None) -> None:
+        """Put these members in one commit with the new state of the batch, and with callbacks that are due already."""
+        for _ in range(TRIES):
+            try:
+                return self._try(drafts, seal, before, tx)
+            except Conflict:
+                known, self._cell = self._state.filled, self._read_cell()
+                found = state_in(self._app.store, self._state.id, self._cell)
+                if tx is not None or found is None or found.sealed or found.filled != known:
+                    break
+                self._state = found  # a worker noted a death meanwhile
+        raise Conflict(
+            f"batch {self._state.name!r} with key {self._key!r} is filled by another producer, too; nothing of this "
+            "part was written: call again, it goes on where that one stands"
+        )
+
+    def _try(self, drafts: Sequence[Draft], seal: bool, before: int, tx: Any) -> None:
+        store = self._app.store
+        state = replace(self._state, filled=self._state.filled + before + len(drafts), sealed=seal)
+        made = Advance(state)
+        if seal and not drafts and not before:
+            counts = store.batch_counts([state.id])[0] if state.filled else BatchCounts()
+            made = advance(state, counts, store.now_ms())
+        swap = swap_of(store, made.state, self._cell)
+        self._app.put([*self._members(drafts), *made.callbacks], swaps=[swap], tx=tx)
+        self._state = made.state
+        if tx is None:
+            self._cell = self._read_cell()
+
+    def _read_cell(self) -> Cell | None:
+        return self._app.store.cells.read([cell_of(self._state.id)])[0]
+
+
+def batch(
+    app: Registry,
+    drafts: Iterable[Draft],
+    *,
+    name: str,
+    key: str | None,
+    on_success: Draft | None,
+    on_complete: Draft | None,
+    on_death: Draft | None,
+    tolerate: int | str,
+) -> Batch:
+    """See `App.batch`."""
+    if not name or not isinstance(name, str):
+        raise ConfigError(f"batch name={name!r}: expected a text, such as 'nightly-import'")
+    now_ms = app.store.now_ms()
+    state = BatchState(
+        id_of(name, key, now_ms), name, now_ms, _callback(on_success), _callback(on_complete), _callback(on_death),
+        _tolerance(tolerate),
+    )  # fmt: skip
+    return Batch(app, drafts, state, key)
+
+
+def _callback(draft: Draft | None) -> Draft | None:
+    """Return the draft of a callback as it is stored: served first, and with an id of its own each time it is due."""
+    return None if draft is None else replace(draft, priority=0, id=None)
+
+
+def _tolerance(said: int | str) -> Tolerance:
+    """Parse `tolerate`: a number of members, or a share of them such as "5%"."""
+    if isinstance(said, int) and not isinstance(said, bool) and said >= 0:
+        return Tolerance(said)
+    if isinstance(said, str) and said.endswith("%"):
+        try:
+            percent = float(said[:-1])
+        except ValueError:
+            percent = -1.0
+        if 0 <= percent <= 100:
+            return Tolerance(percent=percent)
+    raise ConfigError(f"tolerate={said!r}: expected a number of members such as 10, or a share of them such as '5%'")
+
+
+def _raise(id: str, why: str) -> None:
+    raise ConfigError(f"batch {id}: {why}")

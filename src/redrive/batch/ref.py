@@ -1,0 +1,133 @@
+"""Follow a batch: its counts, its state, its members; wait for its end, or cancel it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..audit import Audit
+from ..duration import Duration, seconds
+from ..errors import BatchNotDone, ConfigError
+from ..message import BatchCounts, Cancel, Cell, Filter, Lane, Message, Swap
+from ..run_context import refuse_loop
+from ..store import Store
+from .state import BatchPhase, BatchState, cell_of, state_in, swap_of
+
+LOOK_S = (0.005, 0.25)  # the first and the longest pause between two looks of `wait`, in seconds
+PAGE = 500
+
+
+class BatchInfo(Struct, frozen=True):
+    """A batch at one moment: `episode` is the number of the present episode, from 1; see `redrive.batch.advance`."""
+
+    id: str
+    name: str
+    state: BatchPhase
+    counts: BatchCounts
+    created_ms: int
+    episode: int
+    ended_ms: int | None = None
+
+
+class BatchRef(Struct, frozen=True):
+    """A ref to a batch. `duplicate`: a sealed batch with the same key was there, and the ref is to that one."""
+
+    id: str
+    store: Store
+    duplicate: bool = False
+
+    @property
+    def counts(self) -> BatchCounts:
+        """The members by what became of them. Raises StoreError."""
+        return self.store.batch_counts([self.id])[0]
+
+    @property
+    def state(self) -> str:
+        """The state: filling, running, done, partial or cancelled. Raises as `info`."""
+        return self.info().state.value
+
+    def info(self) -> BatchInfo:
+        """Return the batch's name, state and counts. Raises StoreError, ConfigError for a batch that is unknown: no
+        producer has begun it, or it ended more than seven days ago."""
+        _, state = self._read()
+        counts = self.counts
+        phase, created_ms, ended_ms = state.phase(counts), state.created_ms, state.ended_ms
+        return BatchInfo(self.id, state.name, phase, counts, created_ms, state.episode, ended_ms)
+
+    def _read(self) -> tuple[Cell | None, BatchState]:
+        (cell,) = self.store.cells.read([cell_of(self.id)])
+        state = state_in(self.store, self.id, cell)
+        if state is None:
+            raise ConfigError(f"batch {self.id} is unknown: it was never begun, or it ended more than 7 days ago")
+        return cell, state
+
+    def wait(self, timeout: Duration | None = None) -> BatchCounts:
+        """Wait until the batch is done, and return its counts. Raises BatchNotDone once nothing is open and it is not
+        done (a redrive of its dead members may still end it well), TimeoutError after `timeout`, RuntimeError inside a
+        running event loop: use `await_` there."""
+        refuse_loop("ref.wait()", "await ref.await_(…)")
+        for pause_s in _pauses(self.id, timeout):
+            info = self.info()
+            if _is_done(info):
+                return info.counts
+            time.sleep(pause_s)
+        raise AssertionError("pauses end by an error")
+
+    async def await_(self, timeout: Duration | None = None) -> BatchCounts:
+        """Do as `wait` does, in asyncio code."""
+        for pause_s in _pauses(self.id, timeout):
+            info = await asyncio.to_thread(self.info)
+            if _is_done(info):
+                return info.counts
+            await asyncio.sleep(pause_s)
+        raise AssertionError("pauses end by an error")
+
+    def members(self, lane: Lane | str | None = Lane.DEAD) -> Iterator[Message]:
+        """Yield the stored members in this lane (None: in every lane), oldest first. Members that are done are not
+        stored unless their results are kept. Raises StoreError."""
+        cursor: str | None = ""
+        while cursor is not None:
+            page = self.store.peek(lane, where=Filter(batch=self.id), limit=PAGE, cursor=cursor or None)
+            yield from page.messages
+            cursor = page.cursor
+
+    def cancel(self, *, reason: str = "", actor: str | None = None) -> int:
+        """End waiting members as cancelled and ask running ones to stop; return how many. In the audit log, with one
+        entry for the batch. A batch that is cut off in between is cancelled by another call. Raises StoreError."""
+        audit = Audit(self.store)
+        entry = audit.by_hand("cancel", f"batch/{self.id}", actor, reason)
+
+        def write(swaps: list[Swap]) -> None:
+            cell, state = self._read()
+            self.store.put([], swaps=[*swaps, swap_of(self.store, replace(state, cancelled=True), cell)])
+
+        audit.commit(entry, write)
+        ended = 0
+        for lane in (Lane.READY, Lane.LEASED):
+            ids = [message.id for message in self.members(lane)]
+            for at in range(0, len(ids), PAGE):
+                words = self.store.cancel(ids[at : at + PAGE])
+                ended += sum(word in (Cancel.CANCELLED, Cancel.REQUESTED) for word in words)
+        return ended
+
+
+def _is_done(info: BatchInfo) -> bool:
+    """True if the batch is done. Raises BatchNotDone for one that ended otherwise."""
+    if info.state in (BatchPhase.PARTIAL, BatchPhase.CANCELLED):
+        raise BatchNotDone(info.id, info.name, info.state.value, info.counts.failed, info.counts.total)
+    return info.state is BatchPhase.DONE
+
+
+def _pauses(id: str, timeout: Duration | None) -> Iterator[float]:
+    """Yield the seconds to wait before each further look. Raises TimeoutError when `timeout` is over."""
+    timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
+    end_s, pause_s = time.monotonic() + timeout_s, LOOK_S[0]
+    while (left_s := end_s - time.monotonic()) > 0:
+        yield min(pause_s, left_s)
+        pause_s = min(pause_s * 1.5, LOOK_S[1])
+    raise TimeoutError(f"batch {id} was not done within {timeout_s:g} s")
