@@ -14,6 +14,6 @@ from __future__ import annotations
 
 from .fill import Batch, batch
 from .follow import Complain, Puts, follow
-from .ref import BatchInfo, BatchRef
+from .ref import BatchInfo, BatchRef, listed
 
-__all__ = ["Batch", "BatchInfo", "BatchRef", "Complain", "Puts", "batch", "follow"]
+__all__ = ["Batch", "BatchInfo", "BatchRef", "Complain", "Puts", "batch", "follow", "listed"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from msgspec.structs import replace
 
 from ..audit import Audit
 from ..duration import Duration, seconds
-from ..errors import BatchNotDone, ConfigError
+from ..errors import BatchNotDone, ConfigError, Unreadable
 from ..message import BatchCounts, Cancel, Cell, Filter, Lane, Message, Swap
 from ..run_context import refuse_loop
 from ..store import Store
@@ -55,9 +56,7 @@ class BatchRef(Struct, frozen=True):
         """Return the batch's name, state and counts. Raises StoreError, ConfigError for a batch that is unknown: no
         producer has begun it, or it ended more than seven days ago."""
         _, state = self._read()
-        counts = self.counts
-        phase, created_ms, ended_ms = state.phase(counts), state.created_ms, state.ended_ms
-        return BatchInfo(self.id, state.name, phase, counts, created_ms, state.episode, ended_ms)
+        return _info(state, self.counts)
 
     def _read(self) -> tuple[Cell | None, BatchState]:
         (cell,) = self.store.cells.read([cell_of(self.id)])
@@ -114,6 +113,24 @@ class BatchRef(Struct, frozen=True):
                 words = self.store.cancel(ids[at : at + PAGE])
                 ended += sum(word in (Cancel.CANCELLED, Cancel.REQUESTED) for word in words)
         return ended
+
+
+def listed(store: Store, *, after: str = "", limit: int = 100) -> list[BatchInfo]:
+    """Return batches with members, sorted by id, above `after`; those whose state is gone or unreadable are left out.
+    Raises StoreError."""
+    ids = store.batch_ids(after=after, limit=limit)
+    cells = store.cells.read([cell_of(id) for id in ids])
+    infos = []
+    for id, cell, counts in zip(ids, cells, store.batch_counts(ids) if ids else [], strict=True):
+        with contextlib.suppress(Unreadable):
+            state = state_in(store, id, cell)
+            if state is not None:
+                infos.append(_info(state, counts))
+    return infos
+
+
+def _info(state: BatchState, counts: BatchCounts) -> BatchInfo:
+    return BatchInfo(state.id, state.name, state.phase(counts), counts, state.created_ms, state.episode, state.ended_ms)
 
 
 def _is_done(info: BatchInfo) -> bool:

@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "slo": "Show the objectives of tasks and queues, and their error budgets.",
         "job": "Show, list and cancel messages.",
         "queue": "List, pause, resume and purge queues.",
+        "batch": "List and show batches of messages that are waited for together; cancel one.",
         "group": "List groups, set their widths, resume blocked ones.",
         "flow": "Show breakers, budgets and limits of dependencies; hold breakers open or closed.",
         "dlq": "List, show, group, edit and retry dead messages; plan redrives and apply them.",

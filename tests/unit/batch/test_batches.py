@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from redrive import App, Backoff, Context, Key, Keys, Retry, context
+from redrive import App, Backoff, Context, Keys, Retry, context
 from redrive.errors import BatchNotDone, ConfigError, Conflict
-from redrive.message import BatchCounts, Draft
+from redrive.message import BatchCounts
 
 ONCE = Retry(max_attempts=1)
 
@@ -17,7 +18,7 @@ ONCE = Retry(max_attempts=1)
 class Shop:
     """An app with a task that fails for the numbers in `bad`, and callbacks that write down when they run."""
 
-    def __init__(self, url: str, **options: object) -> None:
+    def __init__(self, url: str, **options: Any) -> None:
         self.app = app = App(url, **options)
         self.ran: list[int] = []
         self.heard: list[tuple[str, str, BatchCounts]] = []
@@ -37,7 +38,7 @@ class Shop:
         self.push, self.tell = push, tell
 
     @property
-    def callbacks(self) -> dict[str, Draft]:
+    def callbacks(self) -> Any:
         return {f"on_{word}": self.tell.draft(word) for word in ("success", "complete", "death")}
 
     @property
@@ -45,7 +46,7 @@ class Shop:
         return [word for word, _, _ in self.heard]
 
     def work(self) -> None:
-        self.app.run_worker(burst=True)
+        self.app.run_worker(drain=True)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -209,7 +210,7 @@ def test_an_edited_member_stays_a_member(shop: Shop) -> None:
 
 
 def test_a_batch_of_an_encrypting_app_hides_its_callbacks() -> None:
-    shop = Shop("memory://", encrypt=Keys(Key("k1", b"0" * 32)))
+    shop = Shop("memory://", encrypt=Keys({"k1": b"0" * 32}))
     ref = shop.app.batch([shop.push.draft(1)], name="sync", on_success=shop.tell.draft("secret-word")).enqueue()
     (cell,) = shop.app.store.cells.read([f"batch/{ref.id}"])
     assert cell is not None and b"secret" not in cell.value and b"c2VjcmV0" not in cell.value
@@ -219,7 +220,7 @@ def test_a_batch_of_an_encrypting_app_hides_its_callbacks() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, "5", "101%", "x%", True, 1.5])
-def test_a_tolerance_that_is_none_is_refused(shop: Shop, wrong: object) -> None:
+def test_a_tolerance_that_is_none_is_refused(shop: Shop, wrong: Any) -> None:
     with pytest.raises(ConfigError, match="tolerate="):
         shop.app.batch(name="sync", tolerate=wrong)
 

@@ -1,0 +1,97 @@
+"""`redrive batch`: list and show batches, and cancel one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..present.batches import batch_record
+from ..present.commands import program
+from .opening import OpenedStore, at_store
+from .selecting import signature
+from .subcommands import Subcommands
+from .terminal.output import Column, Output
+from .terminal.stderr import note
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..batch import BatchInfo
+    from ..store import Store
+
+PAGE = 500
+STATES = ("filling", "running", "done", "partial", "cancelled")
+_COLUMNS = (
+    Column("state"),
+    Column("name", shrinks=True),
+    Column("total"),
+    Column("open"),
+    Column("done"),
+    Column("dead"),
+    Column("quarantine", spare=True),
+    Column("cancelled", spare=True),
+    Column("discarded", spare=True),
+    Column("duplicate", spare=True),
+    Column("episode", spare=True),
+    Column("created_at"),
+    Column("ended_at", spare=True),
+    Column("id"),
+)
+
+
+@click.group(cls=Subcommands)
+def batch() -> None:
+    """List and show batches of messages that are waited for together; cancel one."""
+
+
+@batch.command("list")
+@click.option("--name", help="only batches of this name")
+@click.option("--state", type=click.Choice(STATES), help="only those in this state")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@at_store()
+def list_(opened: OpenedStore, out: Output, name: str | None, state: str | None, limit: int | None) -> None:
+    """List batches that have members, with the members counted by what became of them.
+
+    A batch is `filling` until its producer seals it, and `running` while a member is open. Then it is `done`,
+    `cancelled`, or `partial`: more members failed than it tolerates. Redrive these, and it goes on. It is forgotten
+    seven days after nothing is left that could change it.
+    """
+    wanted = (info for info in _all(opened.store) if name in (None, info.name) and state in (None, info.state.value))
+    if not out.rows(map(batch_record, wanted), _COLUMNS, id="id", limit=limit):
+        note("no batches" if name is state is None else "no such batches")
+
+
+def _all(store: Store) -> Iterator[BatchInfo]:
+    from ..batch import listed
+
+    after = ""
+    while ids := store.batch_ids(after=after, limit=PAGE):
+        yield from listed(store, after=after, limit=PAGE)
+        after = ids[-1]
+
+
+@batch.command()
+@click.argument("id")
+@at_store()
+def show(opened: OpenedStore, out: Output, id: str) -> None:
+    """Show a batch, and where its dead members are."""
+    from ..batch import BatchRef
+
+    info = BatchRef(id, opened.store).info()
+    out.record(batch_record(info))
+    if info.counts.dead and out.is_table:
+        note(f"{info.counts.dead} dead: {program()} dlq list batch:{id}")
+
+
+@batch.command()
+@click.argument("id")
+@signature(required=False)
+@at_store()
+def cancel(opened: OpenedStore, out: Output, id: str, actor: str | None, reason: str) -> None:
+    """End the waiting members of a batch, and ask the running ones to stop."""
+    from ..batch import BatchRef
+
+    ref = BatchRef(id, opened.store)
+    count = ref.cancel(reason=reason, actor=actor)
+    out.record({**batch_record(ref.info()), "ended_now": count})
