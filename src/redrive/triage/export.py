@@ -39,7 +39,8 @@ BATCH, BATCH_BYTES = 500, 16 * 1024 * 1024  # most messages of one commit, and a
 DAMAGED_MAX = 1000  # most damaged lines that are reported; further lines are only counted
 _BYTES = ("body", "result", "progress")
 _TEXTS = (
-    "task", "queue", "key", "group", "reason", "worker", "producer", "correlation_id", "causation_id", "traceparent", "batch",
+    "task", "queue", "key", "group", "reason", "worker", "producer", "correlation_id", "causation_id", "traceparent",
+    "batch",
 )  # fmt: skip
 _DEFAULTS = dict(
     zip(reversed(Message.__struct_fields__), reversed(Message.__struct_defaults__), strict=False)
