@@ -20,7 +20,7 @@ from .task import AlertKeywords, TaskKeywords, as_text, task_options
 if TYPE_CHECKING:  # not imported at run time, to start faster
     from .aws.lambda_handlers import LambdaHandler
     from .aws.sns import Topic
-    from .batch import Batch, BatchRef
+    from .batch import Batch, BatchInfo, BatchRef
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
     from .worker import MakeService, Worker
@@ -260,6 +260,13 @@ class App(ReadModel):
 
         callbacks = {"on_success": on_success, "on_complete": on_complete, "on_death": on_death}
         return batch(self, drafts, name=name, key=as_text(key, "key"), tolerate=tolerate, **callbacks)
+
+    def batches(self) -> list[BatchInfo]:
+        """Return the batches that have members and did not end more than seven days ago, at most 10,000. Raises
+        StoreError."""
+        from .batch import listed
+
+        return listed(self.store, limit=10_000)
 
     def batch_ref(self, id: str) -> BatchRef:
         """Return a ref to the batch with this id, to follow or cancel it."""
