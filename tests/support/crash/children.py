@@ -33,6 +33,8 @@ PROGRAMS = {
     "payer": "payments",
     "redriver": "redrives",
     "mender": "edits",
+    "member": "members",
+    "filler": "members",
 }  # the module of each role
 
 
