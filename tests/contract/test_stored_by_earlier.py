@@ -398,7 +398,8 @@ def test_the_schema_is_upgraded_by_the_command_too(engine: str, request: pytest.
 
 def test_a_new_file_has_the_columns_and_indexes_of_one_that_an_earlier_version_made(tmp_path: Path) -> None:
     load_sqlite(tmp_path / "earlier.db")
-    open_store(f"sqlite:///{tmp_path / 'new.db'}").close()
+    for name in ("earlier.db", "new.db"):
+        open_store(f"sqlite:///{tmp_path / name}").close()
 
     def shape(name: str) -> list[object]:
         with closing(sqlite3.connect(tmp_path / name)) as c:

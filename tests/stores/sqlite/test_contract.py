@@ -494,7 +494,7 @@ def test_a_folder_that_is_missing_is_named(tmp_path: Path, open_sqlite: Opener) 
 
 def test_damage_is_found(path: Path, open_sqlite: Opener) -> None:
     store = open_sqlite()
-    store.put([draft(body=bytes(500)) for _ in range(100)])
+    store.put([draft(body=bytes(500)) for _ in range(1000)])  # so many that the middle is not the schema
     store.close()
     data = bytearray(path.read_bytes())
     data[len(data) // 2 : len(data) // 2 + 4096] = b"\xa5" * 4096

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from ...errors import StoreError, StoreUnavailable
-from ...message import Cancel, GroupOrder, Handle, Keep, Lane, Message, OnDead, Replace, Swap, Verdict
+from ...message import BatchMark, Cancel, GroupOrder, Handle, Keep, Lane, Message, OnDead, Replace, Swap, Verdict
 from .. import validation
+from ..batches import row
 from ..groups import setting_line
 from ..meta import text
 from . import cells, schema
@@ -61,11 +62,13 @@ class SqliteAdmin(SqliteFile):
         def work(c: sqlite3.Connection) -> list[Cancel]:
             listed, now = text(list(ids)), self._clock_ms()
             rows = c.execute(
-                "select id, seq, lane from message where id in (select value from json_each(?))", (listed,)
+                "select id, seq, lane, batch is not null from message where id in (select value from json_each(?))",
+                (listed,),
             ).fetchall()
-            lanes = {id: lane for id, _, lane in rows}
-            touched = self._groups.touched(c, [seq for _, seq, lane in rows if lane == Lane.READY])
-            c.execute(self._sql["cancel"], (now, listed))
+            lanes = {id: lane for id, _, lane, _ in rows}
+            touched = self._groups.touched(c, [seq for _, seq, lane, _ in rows if lane == Lane.READY])
+            with self._batches.moving(c, [seq for _, seq, _, member in rows if member]):
+                c.execute(self._sql["cancel"], (now, listed))
             c.execute(self._sql["request_cancel"], (listed,))
             self._groups.admit(c, touched, now)
             cells.swap_all(c, self._sql, swaps, now)
@@ -74,6 +77,14 @@ class SqliteAdmin(SqliteFile):
         cancelled = self._write(work, self._of_ids(ids))
         self._waker.wake_all()  # other messages of the groups may have got a place
         return cancelled
+
+    def mark_batches(self, marks: Sequence[BatchMark]) -> None:
+        def work(c: sqlite3.Connection) -> None:
+            now = self._clock_ms()
+            rows = [(None if keep_ms is None else now + keep_ms, id, *row(counts)) for id, counts, keep_ms in marks]
+            c.executemany(self._sql["mark_batch"], rows)
+
+        self._writer.run(work, synced=False)
 
     def configure(
         self,
@@ -133,6 +144,12 @@ class SqliteAdmin(SqliteFile):
             problems = [row[0] for row in self._read("pragma integrity_check")]
             problems += [stuck for queue in self.queues() for stuck in self._stuck_groups(queue)]
             problems += [setting_line(*row) for row in self._read(self._sql["odd_settings"])]
+            problems += [
+                f"batch {id}: {field} counts {counted}, but {stored} members are stored"
+                for id, *pairs in self._read(self._sql["miscounted"])
+                for field, counted, stored in zip(("open", "dead", "quarantine"), pairs[::2], pairs[1::2], strict=True)
+                if counted != stored
+            ]
             problems += [f"cell {row[0]!r} is not what redrive writes" for row in self._read(self._sql["odd_cells"])]
             bad = bad_rows(self._read, self._sql)
             problems += [one.line for one in islice(bad, CHECKED_MAX)]
@@ -145,15 +162,18 @@ class SqliteAdmin(SqliteFile):
         return [line for line in problems if line != "ok"]
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
-        report, repairs = [], Repairs(self._damages)
+        report, repairs = [], Repairs(self._damages, self._batches)
         for bad in [*bad_rows(self._read, self._sql)]:
             keep(bad.message)
             report.append(self._writer.run(lambda c, bad=bad: repairs.mend(c, bad, self._clock_ms())))  # type: ignore[misc]
         report += [f"cell {row[0]!r} is gone" for row in self._read(self._sql["odd_cells"])]
+        report += [f"batch {row[0]}: its members are counted again" for row in self._read(self._sql["miscounted"])]
 
         def rest(c: sqlite3.Connection) -> None:
             c.execute(self._sql["mend_cells"])
             c.execute(self._sql["mend_versions"], (self._clock_ms(),))
+            miscounted = c.execute(self._sql["miscounted"]).fetchall()
+            c.executemany(self._sql["recount"], [(*row[2::2], row[0]) for row in miscounted])
             self._groups.admit_everywhere(c, self._clock_ms())
 
         self._writer.run(rest)

@@ -15,6 +15,7 @@ import msgspec
 
 from ...message import DAMAGED, PRIORITIES, Damage, Lane, Message
 from ..meta import Meta, read_deferral, read_meta, text
+from .batches import SqliteBatches
 from .groups import SqliteGroups
 from .rows import COLUMNS, Read, read_faults, read_rows, to_message
 
@@ -81,6 +82,7 @@ _CHECKS: Mapping[str, tuple[Callable[[Any], Any], Any]] = {
     "attempts_allowed": (_count, None),
     "turn": (_whole, None),
     **dict.fromkeys(("key", "grp", "run", "worker", "producer", "reason", "fingerprint", "error"), (_words, None)),
+    "batch": (_words, None),
     "meta": (_json(read_meta), None),
     "faults": (_json(read_faults), None),
     "deferral": (_json(read_deferral), None),
@@ -144,7 +146,8 @@ class RawRow:
 
 _ALIKE = (
     *("fence", "attempt", "enqueued_ms", "life_ms", "worker", "producer", "crashes", "crashes_alone", "redrives"),
-    *("held_ms", "deadline_ms", "attempts_allowed", "version", "key", "run", "rested_ms", "result", "progress"),
+    *("held_ms", "deadline_ms", "attempts_allowed", "version", "key", "run", "batch", "rested_ms", "result"),
+    "progress",
 )
 
 
@@ -176,8 +179,8 @@ def look(read: Read, seq: int) -> RawRow | None:
 class Damages:
     """Quarantines damaged rows. Works on the connection of the caller, inside its transaction."""
 
-    def __init__(self, statements: Mapping[str, str], groups: SqliteGroups) -> None:
-        self._sql, self._groups = statements, groups
+    def __init__(self, statements: Mapping[str, str], groups: SqliteGroups, batches: SqliteBatches) -> None:
+        self._sql, self._groups, self._batches = statements, groups, batches
 
     def set_aside(self, c: sqlite3.Connection, seqs: Sequence[int], now: int) -> list[Message]:
         """Quarantine the unreadable ones of these rows, so that they do not block others; returns their messages."""
@@ -211,7 +214,8 @@ class Damages:
             "before": text({"damaged": row.raw, "why": row.why, "wrong": [*row.wrong]}),
         }
         words = ", ".join(f"{name} = ?" for name in values)
-        c.execute(f"update message set {words} where seq = ?", (*values.values(), seq))
+        with self._batches.moving(c, [seq] if message.batch is not None else []):
+            c.execute(f"update message set {words} where seq = ?", (*values.values(), seq))
         if message.group is not None:
             touched = {(message.queue, message.group)}
             self._groups.settled(c, [seq] if held else [], touched, now)

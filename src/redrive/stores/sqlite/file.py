@@ -24,6 +24,7 @@ from ...store import Cells, Store, Traits
 from ..failpoints import no_failpoint
 from ..meta import text
 from . import cells, schema
+from .batches import SqliteBatches
 from .beside import FileReaders
 from .cells import SqliteCells
 from .clock import Host, StoreClock
@@ -163,7 +164,7 @@ class FileWriter:
 class SqliteFile(Store):
     """The parts that all of the store shares. A write quarantines damaged rows in its way, then starts again."""
 
-    traits = Traits(name="sqlite", one_machine=True)
+    traits = Traits(name="sqlite", one_machine=True, batches=True)
 
     def __init__(
         self,
@@ -191,9 +192,10 @@ class SqliteFile(Store):
         self._clock = StoreClock(self._sql, clock_ms, host)
         self._clock_ms = self._clock.now_ms
         self._groups = SqliteGroups(self._sql)
-        self._changes = Writes(self._sql, self._groups)
-        self._triage = SqliteTriage(self._sql, self._groups, self._changes)
-        self._damages = Damages(self._sql, self._groups)
+        self._batches = SqliteBatches(self._sql)
+        self._changes = Writes(self._sql, self._groups, self._batches)
+        self._triage = SqliteTriage(self._sql, self._groups, self._batches, self._changes)
+        self._damages = Damages(self._sql, self._groups, self._batches)
         self._set_aside: list[Message] = []  # quarantined by other calls; the next exchange reports them
         self._by_lane = ""  # suffix of statements that skip lanes of newer versions, once they are needed
         self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises

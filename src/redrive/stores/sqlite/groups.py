@@ -37,6 +37,7 @@ class HandleMatch(msgspec.Struct, array_like=True, frozen=True):
     group: str | None
     priority: int
     turn: int | None
+    batch: str | None
 
 
 class SqliteGroupRules(NamedTuple):

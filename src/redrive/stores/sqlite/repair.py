@@ -14,6 +14,7 @@ import msgspec
 
 from ...errors import StoreError, StoreUnavailable
 from ...message import DAMAGED, Damage, Lane, Message
+from .batches import SqliteBatches
 from .damage import UNREADABLE, Damages, RawRow, damage_of, look
 from .rows import COLUMNS, Read, read_rows, to_message
 
@@ -91,8 +92,8 @@ def _looked_at(read: Read, seqs: list[int]) -> Iterator[Bad]:
 class Repairs:
     """Repairs damaged rows one by one, each in a commit of the caller."""
 
-    def __init__(self, damages: Damages) -> None:
-        self._damages = damages
+    def __init__(self, damages: Damages, batches: SqliteBatches) -> None:
+        self._damages, self._batches = damages, batches
 
     def mend(self, c: sqlite3.Connection, bad: Bad, now: int) -> str:
         """Repair a damaged row; returns a sentence about the result."""
@@ -113,7 +114,8 @@ class Repairs:
             return f"message {id} is back in queue {bad.message.queue!r}"
         if not bad.aside:
             self._damages.set_aside(c, [bad.seq], now)
-        c.execute("update message set lane = 'dead', before = null where seq = ?", (bad.seq,))
+        with self._batches.moving(c, [bad.seq]):
+            c.execute("update message set lane = 'dead', before = null where seq = ?", (bad.seq,))
         return f"message {id} is dead, as {DAMAGED}, without its {', '.join(sorted(bad.wrong))}"
 
     def _put_back(self, c: sqlite3.Connection, seq: int, row: RawRow, now: int) -> None:

@@ -16,14 +16,15 @@ HOT = """seq id task queue lane priority due_ms fence attempt enqueued_ms life_m
 # An empty blob is not NULL, but hex() of either is the empty text.
 COLD = [
     *"""crashes crashes_alone redrives suspect cancel deadline_ms attempts_allowed version key run reason
-     rested_ms wake_ms meta faults deferral""".split(),  # noqa: SIM905
+     rested_ms wake_ms meta faults deferral batch""".split(),  # noqa: SIM905
     "iif(progress is null, null, hex(progress))",
     "iif(result is null, null, hex(result))",
 ]
-# Most messages have defaults in all cold columns: then the cold columns are neither written as JSON nor read.
+# Most messages have defaults in all cold columns: then the cold columns are neither written as JSON nor read. In their
+# place stands the batch, as members too have defaults in the others.
 COLUMNS = f"""{", ".join(HOT)}, case when crashes + crashes_alone + redrives + suspect + cancel
  + (version <> 1) or coalesce(deadline_ms, attempts_allowed, key, run, reason, rested_ms, wake_ms, meta, faults,
- deferral, progress, result) is not null then json_array({", ".join(COLD)}) end"""
+ deferral, progress, result) is not null then json_array({", ".join(COLD)}) else batch end"""
 
 
 Read = Callable[..., list[tuple[Any, ...]]]  # takes a statement and its parameters, returns rows
@@ -52,6 +53,7 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
     meta: str | None
     faults: str | None
     deferral: str | None
+    batch: str | None
     progress: str | None
     result: str | None
 
@@ -74,7 +76,7 @@ CompactRow = tuple[
     _Text,
     int,
     str,
-    _Cold | None,
+    _Cold | str | None,
 ]
 
 
@@ -93,7 +95,7 @@ def restored_row(message: Message) -> tuple[Any, ...]:
         *(message.key, message.group, message.worker, message.producer, message.reason, message.rested_ms),
         *((last.fingerprint, last.error) if last else (None, None)),
         *(meta_of(message, message.id), text(message.faults) if message.faults else None),
-        *(message.body, message.progress),
+        *(message.batch, message.body, message.progress),
     )
 
 
@@ -105,9 +107,10 @@ def to_message(row: CompactRow) -> Message:
     id, task, queue, lane, priority, due = row[1:7]
     group, held, body, cold = row[13:]
     head = (lane, priority, due, *row[7:13])
-    if cold is None:
+    if cold is None or isinstance(cold, str):
         parked = due is None and lane is Lane.READY
-        return Message(id, task, queue, bytes.fromhex(body), id, *head, held_ms=held, group=group, parked=parked)
+        content = bytes.fromhex(body)
+        return Message(id, task, queue, content, id, *head, held_ms=held, group=group, batch=cold, parked=parked)
     if cold.wake_ms is not None:  # the message has no place in its group
         head = (lane, priority, cold.wake_ms, *row[7:13])
     meta = NO_META if cold.meta is None else read_meta(cold.meta)
@@ -139,6 +142,7 @@ def to_message(row: CompactRow) -> Message:
         causation_id=meta.causation_id,
         traceparent=meta.traceparent,
         keep_ms=meta.keep_ms,
+        batch=cold.batch,
         deferral=read_deferral(cold.deferral) if cold.deferral is not None else None,
         parked=lane is Lane.READY and due is None,
         faults=read_faults(cold.faults) if cold.faults is not None else (),

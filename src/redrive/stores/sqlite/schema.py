@@ -20,7 +20,7 @@ from ...message import PRIORITIES, SKIP_LOOKED
 from .errors import store_error
 from .rows import COLUMNS
 
-MIGRATIONS = (5, 6)  # the first one creates the schema: no release had an older one
+MIGRATIONS = (5, 6, 7)  # the first one creates the schema: no release had an older one
 # The columns that a redrive or an isolation overwrites, kept in the column `before`: see `message.Before`.
 _TAKEN = (
     *("lane", "redrives", "queue", "reason", "rested_ms", "attempt", "crashes", "crashes_alone", "suspect", "life_ms"),

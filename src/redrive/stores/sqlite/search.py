@@ -13,6 +13,7 @@ from ...message import (
     BEFORE_MS,
     DAMAGED,
     TREND_MS,
+    BatchCounts,
     Counts,
     DueCount,
     FailureGroup,
@@ -24,6 +25,7 @@ from ...message import (
     Page,
 )
 from .. import validation
+from ..batches import NOTHING
 from ..counts import total
 from ..lifecycle import died_of
 from ..meta import text
@@ -51,7 +53,7 @@ MANY = 60_000  # beyond this number of matches, the matches of another field are
 NEAR = 5_000  # how many rows of the table are read to see if a page is among them
 VALUES_MAX = 50  # most values of a field for which its index is read in order
 LISTED_MAX = 4  # most values whose matches are listed from another field's index
-_FIELDS = ("fingerprint", "error", "task", "queue", "reason")  # fields with an index, the most selective first
+_FIELDS = ("fingerprint", "error", "batch", "task", "queue", "reason")  # fields with an index, the most selective first
 
 
 def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]]:
@@ -142,6 +144,7 @@ def where_of(where: Filter, lane: Lane | None) -> tuple[list[str], list[Any]]:
         "fingerprint": where.fingerprint,
         "error": where.error,
         "run": where.run,
+        "batch": where.batch,
     }
     for column, value in wanted.items():
         if isinstance(value, tuple):
@@ -267,6 +270,14 @@ class SqliteQueries(SqliteFile):
         name = "all_failure_groups" if grouped_by_index(where) else "failure_groups"
         sql = self._sql[name].replace("{trend}", trend_sql).replace("{where}", " and ".join(clauses))
         return [to_failure_group(*row) for row in self._read(sql, *since, *args)]
+
+    def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
+        rows = self._read(self._sql["batch_counts"], text(list(ids)))
+        counts = {id: BatchCounts(*numbers) for id, *numbers in rows}
+        return [counts.get(id, NOTHING) for id in ids]
+
+    def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
+        return [id for (id,) in self._read(self._sql["changed_batches"], after, limit)]
 
     def groups(self, queue: str) -> list[Group]:
         width = self._read(self._sql["group_settings"], queue)[0][0]

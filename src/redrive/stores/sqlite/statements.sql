@@ -106,14 +106,34 @@ insert into cell_gone values (0);
 -- Those that have failed before and may be claimed: a claim gives some of its places to them first.
 create index if not exists message_again on message(queue, priority, due_ms) where lane = 'ready' and attempt > 0 and due_ms is not null;
 
+-- name: migration_7
+alter table message add column batch text;
+create index message_rest_batch on message(batch, lane, rested_ms) where batch is not null and rested_ms is not null;
+create table batch (
+  id text primary key,
+  open integer not null,                  -- its members, each counted once, in the commit that moves it
+  done integer not null,
+  dead integer not null,
+  quarantine integer not null,
+  cancelled integer not null,
+  discarded integer not null,
+  duplicate integer not null,
+  opened integer not null,                -- how often one became open, and how often an open one died: these only grow
+  died integer not null,
+  changed integer not null default 1,     -- 1: it changed since it was marked
+  expires_ms integer                      -- when the row is removed, if the batch does not change before
+) without rowid;
+create index batch_news on batch(id) where changed and (open = 0 or dead + quarantine > 0);
+create index batch_expires on batch(expires_ms) where expires_ms is not null;
+
 -- name: put
-insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, batch, body)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: put_grouped
-insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, body, turn, wake_ms,
-  parked_ms)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, batch, body, turn,
+  wake_ms, parked_ms)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: key_holder
 select k.id, k.until_ms, m.lane, m.due_ms, m.reason
@@ -243,8 +263,9 @@ select min(due_ms) from (
 where not exists (select 1 from queue where name = ?1 and paused)
 
 -- name: held_count
--- ?1 {seq: fence}
-select count(*) from json_each(?1) j cross join message m on m.seq = cast(j.key as integer)
+-- ?1 {seq: fence}: how many are current claims, and the batch of each that has one (JSON)
+select count(*), json_group_array(m.batch) filter (where m.batch is not null)
+from json_each(?1) j cross join message m on m.seq = cast(j.key as integer)
 where m.lane = 'leased' and m.fence = j.value
 
 -- name: ack
@@ -298,8 +319,8 @@ update message set lane = 'ready', attempt = attempt - 1, suspect = min(suspect,
 from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')
 
 -- name: held_now
--- of ?1 {seq: fence}: those that are the current claim, and whether a cancel was asked for
-select json_group_array(json_array(m.seq, m.fence, m.cancel)) from json_each(?1) j
+-- of ?1 {seq: fence}: those that are the current claim, whether a cancel was asked for, and the batch
+select json_group_array(json_array(m.seq, m.fence, m.cancel, m.batch)) from json_each(?1) j
 cross join message m on m.seq = cast(j.key as integer)
 where m.lane = 'leased' and m.fence = j.value
 
@@ -343,8 +364,8 @@ where id in (select value from json_each(?2)) and lane = 'ready'
 update message set cancel = 1 where id in (select value from json_each(?1)) and lane = 'leased'
 
 -- name: as_seen
--- ?1 [[id, redrives, lane], …], ?2 whether also what was set aside as damaged: those that are still so, as [[which, seq, lane, queue, group, priority, turn], …]
-select json_group_array(json_array(j.key, m.seq, m.lane, m.queue, m.grp, m.priority, m.turn)) from json_each(?1) j
+-- ?1 [[id, redrives, lane], …], ?2 whether also what was set aside as damaged: those that are still so, as [[which, seq, lane, queue, group, priority, turn, batch], …]
+select json_group_array(json_array(j.key, m.seq, m.lane, m.queue, m.grp, m.priority, m.turn, m.batch)) from json_each(?1) j
 cross join message m on m.id = json_extract(j.value, '$[0]')
 where m.redrives = json_extract(j.value, '$[1]') and m.lane = json_extract(j.value, '$[2]') and not (m.lane = 'done' and m.reason is 'cancelled')
 and (?2 or m.lane <> 'quarantine' or m.reason is not 'damaged')
@@ -375,7 +396,8 @@ update message set
   progress = case when lane <> 'done' then progress end, result = null, expires_ms = null,
   lane = 'ready', due_ms = json_extract(j.value, '$[1]'), queue = coalesce(?3, queue), redrives = redrives + 1,
   attempt = 0, crashes = 0, crashes_alone = 0, suspect = 0, life_ms = ?1, held_ms = 0, attempts_allowed = ?4, run = ?5,
-  deadline_ms = case when ?6 then deadline_ms end, reason = null, rested_ms = null, fingerprint = null, error = null
+  deadline_ms = case when ?6 then deadline_ms end, reason = null, rested_ms = null, fingerprint = null, error = null,
+  batch = case when lane <> 'done' then batch end
 from json_each(?2) j where message.seq = json_extract(j.value, '$[0]')
 
 -- name: discard
@@ -419,8 +441,8 @@ select json_group_array(id) from message where id in (select value from json_eac
 
 -- name: restore
 insert into message(id, task, queue, lane, priority, fence, attempt, crashes, crashes_alone, redrives, suspect, enqueued_ms, life_ms, held_ms,
-  deadline_ms, attempts_allowed, version, key, grp, worker, producer, reason, rested_ms, fingerprint, error, meta, faults, body, progress)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+  deadline_ms, attempts_allowed, version, key, grp, worker, producer, reason, rested_ms, fingerprint, error, meta, faults, batch, body, progress)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: key_until
 select until_ms from unique_key where task = ? and key = ? and id = ?
@@ -541,8 +563,60 @@ order by rested_ms desc, seq desc limit 1 offset ?3
 delete from message where seq in (select seq from message where lane = ?1 and rested_ms is not null and queue = ?2
   and (rested_ms, seq) < (?3, ?4) order by rested_ms, seq limit 1000)
 
+-- name: sweep_batches
+delete from batch where id in (select id from batch where expires_ms < ?1 order by expires_ms limit 1000)
+
 -- name: sweep_keys
 delete from unique_key where until_ms > 0 and until_ms <= ?1 and not exists (select 1 from message m where m.id = unique_key.id)
+
+-- name: count_members
+-- ?1 [[batch, what to add to each count], …]
+insert into batch(id, open, done, dead, quarantine, cancelled, discarded, duplicate, opened, died)
+select json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'), json_extract(value, '$[3]'),
+  json_extract(value, '$[4]'), json_extract(value, '$[5]'), json_extract(value, '$[6]'), json_extract(value, '$[7]'),
+  json_extract(value, '$[8]'), json_extract(value, '$[9]') from json_each(?1) where true
+on conflict(id) do update set open = open + excluded.open, done = done + excluded.done, dead = dead + excluded.dead,
+  quarantine = quarantine + excluded.quarantine, cancelled = cancelled + excluded.cancelled, discarded = discarded + excluded.discarded,
+  duplicate = duplicate + excluded.duplicate, opened = opened + excluded.opened, died = died + excluded.died, changed = 1, expires_ms = null
+
+-- name: members
+-- ?1 seqs (JSON): [[seq, batch, the count that it is in], …] of those that have a batch
+select json_group_array(json_array(seq, batch, case lane when 'dead' then lane when 'quarantine' then lane
+  when 'done' then iif(reason is 'cancelled', reason, lane) else 'open' end))
+from message where seq in (select value from json_each(?1)) and batch is not null
+
+-- name: members_of_rest
+-- ?1 lane, ?2 queue, ?3 ?4 as `retain`: the batch of each member that it removes
+select json_group_array(batch) from (
+  select batch from message where lane = ?1 and rested_ms is not null and queue = ?2
+  and (rested_ms, seq) < (?3, ?4) order by rested_ms, seq limit 1000) where batch is not null
+
+-- name: ended
+-- ?1 batches (JSON): those of which nothing is open
+select json_group_array(id) from batch where id in (select value from json_each(?1)) and open = 0
+
+-- name: batch_counts
+-- ?1 batches (JSON)
+select id, open, done, dead, quarantine, cancelled, discarded, duplicate, opened, died from batch where id in (select value from json_each(?1))
+
+-- name: changed_batches
+-- ?1 after this id, ?2 limit
+select id from batch where changed and (open = 0 or dead + quarantine > 0) and id > ?1 order by id limit ?2
+
+-- name: mark_batch
+-- the time to remove it or null, its id, and its counts as they were seen
+update batch set changed = 0, expires_ms = ? where id = ? and open = ? and done = ? and dead = ? and quarantine = ? and cancelled = ?
+and discarded = ? and duplicate = ? and opened = ? and died = ?
+
+-- name: miscounted
+-- [batch, open as counted and as stored, dead, quarantine] where a count is not that of the members that are stored
+select b.id, b.open, coalesce(m.open, 0), b.dead, coalesce(m.dead, 0), b.quarantine, coalesce(m.quarantine, 0) from batch b left join (
+  select batch, sum(lane not in ('dead', 'quarantine', 'done')) open, sum(lane = 'dead') dead, sum(lane = 'quarantine') quarantine
+  from message where batch is not null group by batch) m on m.batch = b.id
+where (b.open, b.dead, b.quarantine) <> (coalesce(m.open, 0), coalesce(m.dead, 0), coalesce(m.quarantine, 0))
+
+-- name: recount
+update batch set open = ?, dead = ?, quarantine = ?, changed = 1, expires_ms = null where id = ?
 
 -- name: configure
 insert into queue(name, paused, group_width, group_order, on_dead) values (?1, coalesce(?2, 0), ?3, ?4, ?5)

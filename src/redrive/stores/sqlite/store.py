@@ -107,6 +107,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         def work(c: sqlite3.Connection) -> Exchange:
             now, aside = self._clock_ms(), self._set_aside
             self._groups.admitted = 0
+            self._batches.begin()
             grouped = bool(self._one(c, "grouped"))
             timed = settlements if plain else self._clock.timed_all(settlements)
             settled = self._changes.settle(c, timed, plain, grouped, now) if settlements else []
@@ -127,7 +128,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             if now - self._cells_swept_ms >= SWEEP_EVERY_MS:
                 self._sweep_cells(c, now)
             self._for_others = self._groups.admitted > len(deliveries)
-            return Exchange(settled, deliveries, clogged, tuple(damaged))
+            return Exchange(settled, deliveries, clogged, tuple(damaged), self._batches.news(c))
 
         # A claim alone need not be synced: a power cut that undoes it also ends the claimant, as all users of the file
         # are on this machine, and the message is ready again. A commit that acknowledges something is synced.
@@ -215,9 +216,9 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
                 c.execute(self._sql["run_alone"], (seqs,))
             return [
                 LeaseStatus.LOST
-                if (cancel := held.get((r.handle, r.fence))) is None
+                if (found := held.get((r.handle, r.fence))) is None
                 else LeaseStatus.CANCEL
-                if cancel
+                if found[0]
                 else LeaseStatus.HELD
                 for r in receipts
             ]
@@ -292,6 +293,7 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
             self._swept_ms = now - SWEEP_EVERY_MS  # more has expired, so the next exchange continues
         c.execute(self._sql["sweep_keys"], (now,))
+        c.execute(self._sql["sweep_batches"], (now,))
 
 
 def _are_plain(settlements: Sequence[Settlement]) -> bool:
@@ -311,19 +313,19 @@ def _are_plain(settlements: Sequence[Settlement]) -> bool:
 def _claimed(row: CompactRow, fence: int, until: int, worker: str) -> Message:
     """Return the message of a row after its claim. Raises Strange for a lane from which no message is claimed."""
     _, id, task, queue, lane, priority, _, _, attempt, enqueued, life, _, producer, group, held, body, cold = row
-    if cold is None:  # the common case, in as few steps as possible
+    if cold is None or isinstance(cold, str):  # the common case, in as few steps as possible
         content = bytes.fromhex(body)
         if lane is Lane.READY and group is None and not held:
             return Message(
                 id, task, queue, content, id, Lane.LEASED, priority, until, fence, attempt + 1, enqueued, life, worker,
-                producer,
+                producer, batch=cold,
             )  # fmt: skip
         lapsed = lane is Lane.LEASED
         if not lapsed and lane is not Lane.READY:
             raise Strange(lane)
         return Message(
             id, task, queue, content, id, Lane.LEASED, priority, until, fence, attempt + (not lapsed), enqueued, life,
-            worker, producer, int(lapsed), suspect=lapsed, held_ms=held, group=group,
+            worker, producer, int(lapsed), suspect=lapsed, held_ms=held, group=group, batch=cold,
         )  # fmt: skip
     if lane is Lane.READY:
         attempt += 1

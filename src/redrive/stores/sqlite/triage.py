@@ -12,8 +12,10 @@ import msgspec
 
 from ...message import Discard, Draft, Handle, Hasten, Isolate, Message, Readmit, Redrive, Replace, Return, Verdict
 from .. import lifecycle
+from ..batches import state_of
 from ..meta import text
 from ..validation import judged_lanes, key_is_held
+from .batches import Moves, SqliteBatches
 from .groups import HandleMatch, SqliteGroups, Touched
 from .rows import restored_row
 from .writes import Writes
@@ -26,8 +28,10 @@ _read_ids = msgspec.json.Decoder(list[str]).decode
 class SqliteTriage:
     """Applies verdicts and imports. Works on the connection of the caller; each call is part of its commit."""
 
-    def __init__(self, statements: Mapping[str, str], groups: SqliteGroups, changes: Writes) -> None:
-        self._sql, self._groups, self._changes = statements, groups, changes
+    def __init__(
+        self, statements: Mapping[str, str], groups: SqliteGroups, batches: SqliteBatches, changes: Writes
+    ) -> None:
+        self._sql, self._groups, self._batches, self._changes = statements, groups, batches, changes
 
     def judge(self, c: sqlite3.Connection, handles: Sequence[Handle], verdict: Verdict, now: int) -> list[bool]:
         """Apply the verdict to the messages of the handles; returns for each handle, in order, True if it applied."""
@@ -35,7 +39,8 @@ class SqliteTriage:
         for which in _rounds(handles):
             seen = self._seen(c, which, handles, verdict)
             touched = Touched((one.queue, one.group) for one in seen if one.group is not None)
-            self._move(c, seen, verdict, touched, now)
+            with self._batches.moving(c, [one.seq for one in seen if one.batch is not None], verdict):
+                self._move(c, seen, verdict, touched, now)
             self._groups.admit(c, touched, now)
             for one in seen:
                 moved[one.which] = True
@@ -109,13 +114,16 @@ class SqliteTriage:
         (ids,) = c.execute(self._sql["stored"], (text([message.id for message in messages]),)).fetchone()
         stored = set(_read_ids(ids))
         keyed: set[tuple[str, str]] = set()  # of messages before in this batch, whose rows are not written yet
-        rows, words = [], []
+        rows, words, moves = [], [], Moves()
         for message in messages:
             words.append(message.id not in stored and self._key_is_free(c, message, keyed, now))
             if words[-1]:
                 stored.add(message.id)
                 rows.append(restored_row(lifecycle.restored(message, now)))
+                if message.batch is not None:
+                    moves[message.batch, None, state_of(message)] += 1
         c.executemany(self._sql["restore"], rows)
+        self._batches.count(c, moves)
         return words
 
     def _key_is_free(self, c: sqlite3.Connection, message: Message, keyed: set[tuple[str, str]], now: int) -> bool:

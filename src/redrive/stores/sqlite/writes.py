@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -15,6 +16,7 @@ from ...message import (
     DEGRADED,
     Ack,
     DeadLetter,
+    Decision,
     Draft,
     Keep,
     Lane,
@@ -26,18 +28,23 @@ from ...message import (
     Settlement,
 )
 from ..meta import meta_of, text
+from .batches import Moves, SqliteBatches
 from .cells import Swaps
 from .groups import SqliteGroups, Touched
+
+Held = tuple[int, str | None]  # of a claim that holds its lease: 1 if a cancel was requested, and the batch
+_read_held = msgspec.json.Decoder(list[tuple[int, int, int, str | None]]).decode
+_read_batches = msgspec.json.Decoder(list[str]).decode
 
 
 class Writes:
     """Inserts, settles and removes messages on the connection of the caller. Each call is part of its commit."""
 
-    def __init__(self, statements: Mapping[str, str], groups: SqliteGroups) -> None:
-        self._sql, self._groups = statements, groups
+    def __init__(self, statements: Mapping[str, str], groups: SqliteGroups, batches: SqliteBatches) -> None:
+        self._sql, self._groups, self._batches = statements, groups, batches
 
     def insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[PutResult]:
-        puts, rows, groups = [], [], []
+        puts, rows, groups, moves = [], [], [], Moves()
         keyed: dict[tuple[str, str], PutResult] = {}  # of earlier drafts of this batch, whose rows are not written yet
         for draft in drafts:
             id = draft.id or new_id(now)
@@ -45,6 +52,8 @@ class Writes:
                 held = keyed.get((draft.task, draft.key)) or self.holder(c, draft.task, draft.key, now)
                 if held is not None:
                     puts.append(held)
+                    if draft.batch is not None:
+                        moves[draft.batch, None, "duplicate"] += 1
                     continue
                 until = now + draft.key_for_ms if draft.key_for_ms else 0
                 c.execute(self._sql["hold_key"], (draft.task, draft.key, id, until))
@@ -57,6 +66,8 @@ class Writes:
                     id, True, puts[-1].state if draft.group is None else "scheduled"
                 )
             groups.append(draft.group)
+            if draft.batch is not None:
+                moves[draft.batch, None, "open"] += 1
         try:
             if any(groups):
                 self._groups.put(c, groups, rows, now)
@@ -64,6 +75,7 @@ class Writes:
                 c.executemany(self._sql["put"], rows)
         except sqlite3.IntegrityError as error:
             raise EnqueueError(f"a message with one of these ids is already stored ({error})") from error
+        self._batches.count(c, moves)
         return puts
 
     def holder(self, c: sqlite3.Connection, task: str, key: str, now: int) -> PutResult | None:
@@ -102,9 +114,15 @@ class Writes:
     ) -> list[Settled] | None:
         """Ack all messages in one statement; returns the results. If a receipt is stale, write nothing, return None."""
         count = len(settlements)  # looked up first: a savepoint to undo a part would copy each page of the delete
-        if len(fences) != count or c.execute(self._sql["held_count"], (text(fences),)).fetchone()[0] != count:
+        if len(fences) != count:
+            return None
+        held, members = c.execute(self._sql["held_count"], (text(fences),)).fetchone()
+        if held != count:
             return None
         c.execute(self._sql["ack"], (text(list(fences)),))
+        if members != "[]":
+            acked = Counter(_read_batches(members))
+            self._batches.count(c, Moves({(batch, "open", "done"): n for batch, n in acked.items()}))
         return [Settled.OK] * count
 
     def _settle_each(
@@ -120,11 +138,15 @@ class Writes:
         retries: list[list[Any]] = []
         deferrals: list[list[Any]] = []
         drafts: list[Draft] = []
+        ends = Moves()
         for s in settlements:
-            cancel = held.pop((s.receipt.handle, s.receipt.fence), None)  # popped: a receipt's second use is stale
-            if cancel is None or (cells is not None and not cells.try_all(s.swaps)):
+            found = held.pop((s.receipt.handle, s.receipt.fence), None)  # popped: a receipt's second use is stale
+            if found is None or (cells is not None and not cells.try_all(s.swaps)):
                 words.append(Settled.STALE)
                 continue
+            cancel, batch = found
+            if batch is not None and (end := _end(s.decision, cancel)) is not None:
+                ends[batch, "open", end] += 1
             if type(s.decision) is Ack:
                 if s.decision.keep_ms == 0:
                     acks.append(s.receipt.handle)
@@ -154,14 +176,15 @@ class Writes:
             c.execute(self._sql["defer"], (text(deferrals),))
         if moves:
             c.execute(self._sql["settle"], (now, text(moves)))
+        self._batches.count(c, ends)
         if drafts:
             self.insert(c, drafts, now)
         return words
 
-    def held(self, c: sqlite3.Connection, fences: dict[int | str, int]) -> dict[tuple[int | str, int], int]:
-        """Which of these claims still hold their leases, by (seq, fence): 1 if a cancel was requested, else 0."""
-        rows = msgspec.json.decode(c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0])
-        return {(seq, fence): cancel for seq, fence, cancel in rows}
+    def held(self, c: sqlite3.Connection, fences: dict[int | str, int]) -> dict[tuple[int | str, int], Held]:
+        """Which of these claims still hold their leases, by (seq, fence)."""
+        rows = _read_held(c.execute(self._sql["held_now"], (text(fences),)).fetchone()[0])
+        return {(seq, fence): (cancel, batch) for seq, fence, cancel, batch in rows}
 
     def retain(self, c: sqlite3.Connection, lane: Lane, queue: str, keep: Keep, now: int) -> int:
         ends: list[tuple[int, int]] = []  # positions in the order of rest before which messages are removed
@@ -174,9 +197,27 @@ class Writes:
         if not ends:
             return 0
         going = self._groups.touched_by_rest(c, lane, queue, max(ends)) if lane is Lane.DEAD else Touched()
+        if lane is Lane.DEAD:
+            (members,) = c.execute(self._sql["members_of_rest"], (lane, queue, *max(ends))).fetchone()
+            self._batches.count(c, Moves((batch, lane, "discarded") for batch in _read_batches(members)))
         removed = c.execute(self._sql["retain"], (lane, queue, *max(ends))).rowcount
         self._groups.admit(c, going, now)
         return removed
+
+
+def _end(decision: Decision, cancel: int) -> str | None:
+    """Return the field of BatchCounts that counts a member settled like this; None: it stays open."""
+    match decision:
+        case Ack():
+            return "done"
+        case _ if cancel:
+            return "cancelled"
+        case DeadLetter():
+            return "dead"
+        case Quarantine():
+            return "quarantine"
+        case _:
+            return None
 
 
 def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
@@ -188,7 +229,7 @@ def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
     head = (id, draft.task, draft.queue, draft.priority, due, now, now, draft.deadline_ms)
     rare = draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.keep_ms
     meta = meta_of(draft, id) if rare or draft.content != "json" else None
-    return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.body)
+    return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.batch, draft.body)
 
 
 def retry_row(s: Settlement) -> list[Any] | None:

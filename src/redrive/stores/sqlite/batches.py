@@ -1,0 +1,77 @@
+"""The counts of batches in the SQLite store. Each call is part of the commit of the caller that moves the members.
+
+Members are counted together: a commit adds to the row of a batch once for each kind of move, whatever their number.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+
+import msgspec
+
+from ...message import Verdict
+from .. import batches
+from ..meta import text
+
+Moves = Counter[tuple[str, str | None, str | None]]  # how many members of a batch left this field for that one
+_read_members = msgspec.json.Decoder(list[tuple[int, str, str]]).decode
+_read_ids = msgspec.json.Decoder(list[str]).decode
+
+
+class SqliteBatches:
+    """Counts members on the connection of the caller. Remembers what was settled since an exchange began."""
+
+    def __init__(self, statements: Mapping[str, str]) -> None:
+        self._sql = statements
+        self._settled: set[str] = set()
+        self._died: set[str] = set()
+
+    def begin(self) -> None:
+        """Forget what was settled before: an exchange begins."""
+        self._settled.clear()
+        self._died.clear()
+
+    def count(self, c: sqlite3.Connection, moves: Moves) -> None:
+        if not moves:
+            return
+        rows = [(batch, *(n * each for each in _added(old, new))) for (batch, old, new), n in moves.items()]
+        c.execute(self._sql["count_members"], (text(rows),))
+        for batch, old, new in moves:
+            if old == "open":
+                self._settled.add(batch)
+                if new in ("dead", "quarantine"):
+                    self._died.add(batch)
+
+    @contextmanager
+    def moving(self, c: sqlite3.Connection, seqs: Sequence[int], verdict: Verdict | None = None) -> Iterator[None]:
+        """Count these members by what becomes of them within the block. `verdict`: by which it removes them."""
+        before = self._states(c, seqs) if seqs else {}
+        yield
+        if before:
+            after, moves = self._states(c, seqs), Moves()
+            for seq, (batch, old) in before.items():
+                new = after[seq][1] if seq in after else batches.removed_as(old, verdict)
+                if new != old:
+                    moves[batch, old, new] += 1
+            self.count(c, moves)
+
+    def _states(self, c: sqlite3.Connection, seqs: Sequence[int]) -> dict[int, tuple[str, str]]:
+        (found,) = c.execute(self._sql["members"], (text(seqs),)).fetchone()
+        return {seq: (batch, state) for seq, batch, state in _read_members(found)}
+
+    def news(self, c: sqlite3.Connection) -> tuple[str, ...]:
+        """Return the batches that the exchange has to name, sorted."""
+        if not self._settled:
+            return ()
+        (ended,) = c.execute(self._sql["ended"], (text([*self._settled]),)).fetchone()
+        return tuple(sorted(self._died.union(_read_ids(ended))))
+
+
+@cache
+def _added(old: str | None, new: str | None) -> tuple[int, ...]:
+    """Return what the move of a member adds to each of its batch's counts."""
+    return batches.row(batches.moved(batches.NOTHING, old, new))
