@@ -25,7 +25,7 @@ def make_app(place: Path, journal: Journal) -> redrive.App:
     """Every callback writes down that it ran."""
     app = redrive.App(url_of(place))
 
-    @app.task(name="member", ctx=True, retry=redrive.Retry(max_attempts=1), poison=redrive.Poison(1000))
+    @app.task(name="member", ctx=True, retry=redrive.Retry(max_attempts=1), poison=redrive.Poison(10))
     def member(c: Context, n: int) -> None:
         assert c.batch is not None
         if n == 1:
@@ -33,7 +33,7 @@ def make_app(place: Path, journal: Journal) -> redrive.App:
         if n == 2 and not (place / "mended").exists():
             raise redrive.Reject("not yet")
 
-    @app.task(name="heard", ctx=True, poison=redrive.Poison(1000))
+    @app.task(name="heard", ctx=True, poison=redrive.Poison(10))
     def heard(c: Context, word: str) -> None:
         journal.write("callback", c.message_id, note=word)
 

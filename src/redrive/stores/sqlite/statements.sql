@@ -603,6 +603,10 @@ select id, open, done, dead, quarantine, cancelled, discarded, duplicate, opened
 -- ?1 after this id, ?2 limit
 select id from batch where changed and (open = 0 or dead + quarantine > 0) and id > ?1 order by id limit ?2
 
+-- name: batch_ids
+-- ?1 after this id, ?2 limit
+select id from batch where id > ?1 order by id limit ?2
+
 -- name: mark_batch
 -- the time to remove it or null, its id, and its counts as they were seen
 update batch set changed = 0, expires_ms = ? where id = ? and open = ? and done = ? and dead = ? and quarantine = ? and cancelled = ?
