@@ -17,6 +17,7 @@ import msgspec
 import redrive
 
 from .aws_calls import aws_calls
+from .batches import batches
 from .crowded import crowded
 from .dead import dead
 from .encryption import encryption
@@ -55,6 +56,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         failing,
         idempotency,
         groups,
+        batches,
         fairness,
         tenants,
         flow,
