@@ -13,6 +13,7 @@ from ._version import __version__
 
 if TYPE_CHECKING:
     from .app import App
+    from .chain import previous
     from .crypto.keys import Key, Keys
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
     from .flow.auto_redrive import AutoRedrive
@@ -52,10 +53,12 @@ __all__ = [
     "__version__",
     "context",
     "presets",
+    "previous",
 ]
 
 _HOMES = {
     "app": ["App"],
+    "chain": ["previous"],
     "run_context": ["Context", "Wrap", "context"],
     "crypto.keys": ["Key", "Keys"],
     "errors": ["Quarantine", "RedriveError", "Reject", "RetryAfter", "Snooze"],

@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
 
 import msgspec
+from msgspec.structs import asdict
 
+from .chain import Step, chained, previous
 from .codec.annotations import first_type
 from .codec.codec import Upcast
 from .duration import Duration, milliseconds
@@ -55,20 +57,29 @@ class Bound(Generic[P, R]):
         self._task, self._options = task, options
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
-        """Return the message that a call with these arguments would enqueue, for `app.enqueue_many`."""
+        """Return the message that a call with these arguments would enqueue, for `app.enqueue_many`, `app.batch` and
+        `app.chain`. An argument may be `previous` in a chain: what the step before returned."""
         if self._options.tx is not None:
             self._refuse_tx("a draft has no transaction of its own: give tx= to app.enqueue_many(…)")
+        if any(value is previous for value in (*args, *kwargs.values())):
+            body, awaits = self._task.codec.encode_step(args, kwargs)
+            return Step(**asdict(self._draft(current(), body=body)), awaits=awaits)
         return self._draft(current(), args, kwargs)
 
     def _draft(
-        self, parent: Context | None, args: Sequence[Any], kwargs: Mapping[str, Any], id: str | None = None
+        self,
+        parent: Context | None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] = {},
+        id: str | None = None,
+        body: bytes | None = None,
     ) -> Draft:
         task, o = self._task, self._options
         return Draft(
             id=id,
             task=task.name,
             queue=o.queue or task.queue,
-            body=task.codec.encode(args, kwargs),
+            body=task.codec.encode(args, kwargs) if body is None else body,
             delay_ms=o.delay_ms,
             due_ms=o.due_ms,
             priority=o.priority,
@@ -273,6 +284,33 @@ class Task(TaskSpec, Bound[P, R]):
             return step
 
         return register
+
+
+class Chain:
+    """A chain of messages, made by `app.chain(…)`."""
+
+    def __init__(self, app: Registry, steps: Sequence[Draft]) -> None:
+        for step in steps:
+            task = app.tasks.get(step.task)
+            if task is not None and task.idempotency is not None:
+                raise ConfigError(
+                    f"task {step.task!r} has idempotency=, so it cannot be a step of a chain: a stored result runs no "
+                    "handler, and nothing would be enqueued after it"
+                )
+        self._app, self._first = app, chained(steps)
+
+    def draft(self) -> Draft:
+        """Return the draft of the first step, which carries the others, for `app.batch` and `app.enqueue_many`."""
+        return self._first
+
+    def enqueue(self, *, tx: Any = None) -> Ref[Any]:
+        """Put the first step; durable when it returns its ref. The later steps share its correlation id. Raises as
+        `app.enqueue_many`."""
+        return put(self._app, [self._first], tx)[0]
+
+    async def aenqueue(self, *, tx: Any = None) -> Ref[Any]:
+        """Do as `enqueue` does, without blocking the event loop."""
+        return (await aput(self._app, [self._first], tx))[0]
 
 
 def put(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> list[Ref[Any]]:

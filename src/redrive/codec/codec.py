@@ -21,6 +21,7 @@ from typing import Any
 
 import msgspec
 
+from ..chain import previous
 from ..errors import ConfigError, EncodeError, UnknownArguments, Unreadable
 from .annotations import argument_types, resolve_type, why_unresolved
 from .foreign import is_s3_test, s3_arguments, whole, whole_name
@@ -94,6 +95,16 @@ class Codec:
                 raise self._unwritable("an argument", error) from error
             raise TypeError(f"task {self.name!r}: {_printable(error)}; it takes {self.signature}") from None
         return body
+
+    def encode_step(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bytes, tuple[str, ...]]:
+        """Return the body of a later step of a chain, and the names of the arguments that are `previous`; the body does
+        not have these. Raises TypeError for arguments that do not fit by name, EncodeError. The run checks types."""
+        named = self._arguments(args, kwargs)
+        awaits = tuple(name for name, value in named.items() if value is previous)
+        try:
+            return _to_json({name: value for name, value in named.items() if value is not previous}), awaits
+        except Exception as error:
+            raise self._unwritable("an argument", error) from error
 
     def _unwritable(self, what: str, error: Exception) -> EncodeError:
         return EncodeError(f"task {self.name!r}: {what} cannot be written as JSON: {_printable(error)}")

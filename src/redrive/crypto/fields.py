@@ -1,7 +1,8 @@
 """The encrypted parts of drafts, messages, faults and cells. Pure, except for the keys.
 
-Encrypted are bodies, results, checkpoints, the text and traceback of faults, and the header with the error for an
-`on_dead` task. Everything else stays readable for flow control, triage and operators.
+Encrypted are bodies, results, checkpoints, the text and traceback of faults, the header with the error for an
+`on_dead` task, and that with the later steps of a chain. Everything else stays readable for flow control, triage and
+operators.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
+from ..chain import NEXT_HEADER
 from ..errors import KeyMissing, Tampered
 from ..fault import Fault
 from ..ids import new_id
@@ -23,6 +25,7 @@ from .box import Box, key_of
 TEXT = "sealed:"  # prefix of an encrypted text, before an envelope in base64
 _OWN_ERRORS = {f"{error.__module__}.{error.__qualname__}" for error in (KeyMissing, Tampered)}
 ERROR_HEADER = "redrive-dead-error"
+_HEADERS = (ERROR_HEADER, NEXT_HEADER)  # the headers that are encrypted
 
 
 def sealed_draft(box: Box, draft: Draft, now_ms: Callable[[], int]) -> Draft:
@@ -36,9 +39,10 @@ def sealed_draft(box: Box, draft: Draft, now_ms: Callable[[], int]) -> Draft:
 
 
 def _header_sealed(box: Box, headers: Mapping[str, str] | None, id: str, task: str) -> Mapping[str, str] | None:
-    if not headers or ERROR_HEADER not in headers or headers[ERROR_HEADER].startswith(TEXT):
+    if not headers:
         return headers
-    return {**headers, ERROR_HEADER: _text(box, headers[ERROR_HEADER], "header", id, task)}
+    plain = [name for name in _HEADERS if name in headers and not headers[name].startswith(TEXT)]
+    return {**headers, **{name: _text(box, headers[name], "header", id, task) for name in plain}} if plain else headers
 
 
 def sealed_message(box: Box, message: Message) -> Message:
@@ -86,8 +90,9 @@ def open_message(box: Box, message: Message) -> Message:
     if faults:
         faults = tuple([opened_fault(box, fault, id, task) for fault in faults])
     headers = message.headers
-    if headers and headers.get(ERROR_HEADER, "").startswith(TEXT):
-        headers = {**headers, ERROR_HEADER: opened_text(box, headers[ERROR_HEADER], "header", id, task)}
+    for name in _HEADERS if headers else ():
+        if headers.get(name, "").startswith(TEXT):
+            headers = {**headers, name: opened_text(box, headers[name], "header", id, task)}
     return replace(
         message, body=body, content=content, result=result, progress=progress, faults=faults, headers=headers
     )
@@ -135,7 +140,7 @@ def keys_in(message: Message) -> Iterator[tuple[str, str]]:
         if field is not None and (key := key_of(field)) is not None:
             yield what, key
     texts = [text for fault in message.faults for text in (fault.text, fault.traceback)]
-    for text in (*texts, message.headers.get(ERROR_HEADER, "")):
+    for text in (*texts, *(message.headers.get(name, "") for name in _HEADERS)):
         if (key := key_of_text(text)) is not None:
             yield "texts", key
 

@@ -9,6 +9,7 @@ from typing import TypeVar, overload
 
 from msgspec.structs import replace
 
+from ..chain import Step
 from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported, near_miss
 from ..ids import is_id
 from ..message import (
@@ -77,6 +78,10 @@ def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> N
             raise TooLarge(
                 f"body of task {draft.task!r} has {len(draft.body)} bytes; this store takes {traits.body_bytes_max}; "
                 + (_USE_BLOBS if traits.blob_threshold is None else _RAISE_MAX)
+            )
+        if type(draft) is Step and draft.awaits:
+            raise EnqueueError(
+                f"a message of task {draft.task!r} takes `previous`, which only app.chain(…) gives; nothing was written"
             )
         why = (bounded and _too_long(draft)) or _numbers(draft, traits) or _texts(draft, traits.names_bytes_max)
         if why is not None:

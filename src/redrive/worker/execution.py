@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
+from ..chain import NEXT_HEADER
 from ..decide import NO_SIGNALS, Policy, Refusal, Signals, admit, parked_since_ms, reports_key_missing
 from ..decide import Run as Admitted
 from ..errors import EncodeError, KeyMissing, LeaseLost, Tampered, UnknownArguments, Unreadable, Unroutable
@@ -114,8 +115,10 @@ class Execution(Struct, gc=False, eq=False):
 
     @property
     def keeps(self) -> bool:
-        """True if the handler's result is kept, with the message or its idempotency key."""
-        return self.delivery.message.keep_ms > 0 or self.claim is not None
+        """True if the handler's result is kept: with the message or its idempotency key, or for the next step of a
+        chain."""
+        message = self.delivery.message
+        return message.keep_ms > 0 or self.claim is not None or NEXT_HEADER in message.headers
 
     def keep(self, result: Any) -> None:
         """Encode the handler's result before its objects can change; set `complaint` if it cannot be kept."""
@@ -256,6 +259,7 @@ def _is_plain(message: Message, task: TaskSpec) -> bool:
         or message.crashes
         or message.redrives
         or message.keep_ms
+        or NEXT_HEADER in message.headers
         or message.deadline_ms
         or message.cancel
         or message.progress is not None

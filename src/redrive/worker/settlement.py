@@ -8,11 +8,13 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..chain import NEXT_HEADER, next_step
 from ..decide import Policy, decide, tried_ms, with_fate
-from ..errors import Cancelled, EnqueueError, LeaseLost, StoreError, Unsupported
+from ..errors import Cancelled, EnqueueError, LeaseLost, Reject, StoreError, Unreadable, Unsupported
 from ..fault import Crash, Fault, Kind, classify, crash_fault
 from ..flow.idempotency import KeyRecord, releasing
 from ..idempotency import NOT_COMMITTED, Claim
+from ..ids import new_id
 from ..message import (
     FAULTS_KEPT_EACH_END,
     Ack,
@@ -89,11 +91,28 @@ def _outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
     extras = None if execution.context is None else execution.context.end()
     if execution.stored is not None:
         return _as_before(execution, execution.stored, run_s)
+    if execution.fault is None and NEXT_HEADER in execution.delivery.message.headers:
+        extras = _with_next_step(execution, extras, now_ms)
     if execution.fault is None:
         return Outcome(_done(execution, extras), execution.delivery, run_s, None, execution.started_s)
     failed = _failed(execution.delivery.message, _with_run(execution.fault, run_s), execution.task.policy, now_ms)
     settlement = _settlement(execution.delivery, *failed, execution.task, now_ms, worker)
     return Outcome(settlement, execution.delivery, run_s, None, execution.started_s)
+
+
+def _with_next_step(execution: Execution, extras: Extras | None, now_ms: int) -> Extras | None:
+    """Add the next step of the chain to the follow-ups. A result that cannot be passed on fails the run for good."""
+    step, why = None, execution.complaint
+    if why is None:
+        try:
+            step = next_step(execution.delivery.message, execution.result, new_id(now_ms))
+        except Unreadable as error:
+            why = str(error)
+    if why is not None:
+        execution.fault = classify(Reject(f"it ran, and the next step of its chain cannot get its result: {why}"))
+        return extras
+    extras = extras or Extras()
+    return extras if step is None else replace(extras, follow_ups=[*extras.follow_ups, step])
 
 
 def _with_run(fault: Fault, run_s: float | None) -> Fault:
@@ -215,7 +234,10 @@ def _compensation(
         content=message.content,
         version=message.version,
         keep_ms=other.keep_ms,
-        headers={**message.headers, **{f"redrive-dead-{name}": text for name, text in dead.items()}},
+        headers={
+            **{name: text for name, text in message.headers.items() if name != NEXT_HEADER},
+            **{f"redrive-dead-{name}": text for name, text in dead.items()},
+        },
         correlation_id=message.correlation_id,
         causation_id=message.id,
         producer=task.app.producer,

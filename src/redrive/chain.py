@@ -1,0 +1,89 @@
+"""Chains: messages that run one after another, each enqueued in the commit that acks the one before.
+
+The first message carries the drafts of the later steps in a header, each of the next ones those after itself. So a
+chain needs no state beside its messages: a step that dies is a dead letter, and its redrive resumes the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from .errors import ConfigError, Unreadable
+from .message import UNREADABLE, Draft, Message
+
+NEXT_HEADER = "redrive-next"  # header of a message with the later steps of its chain
+STEPS_MAX = 100
+
+
+class Previous:
+    """The type of `previous`."""
+
+    def __repr__(self) -> str:
+        return "previous"
+
+
+#: An argument of a later step of a chain: what the step before returned.
+previous: Any = Previous()
+
+
+class Step(Draft, frozen=True, kw_only=True, omit_defaults=True):
+    """A draft of a later step. `awaits`: the names of arguments that are what the step before returned; `body` has the
+    others."""
+
+    awaits: tuple[str, ...] = ()
+
+
+_decode = msgspec.json.Decoder(list[Step]).decode
+
+
+def chained(drafts: Sequence[Draft]) -> Draft:
+    """Return the first draft with the others in its header. Raises ConfigError for a chain of another length than 2 to
+    100, or one whose first step waits for a step before it."""
+    if not 2 <= len(drafts) <= STEPS_MAX:
+        raise ConfigError(f"a chain of {len(drafts)} steps: expected 2 to {STEPS_MAX}")
+    first, *later = drafts
+    if isinstance(first, Step):
+        raise ConfigError(
+            f"the first step of a chain, of task {first.task!r}, takes `previous`, and has none before it"
+        )
+    return replace(first, headers=_headers(first.headers, [_step(draft) for draft in later]))
+
+
+def next_step(message: Message, result: bytes | None, id: str) -> Draft | None:
+    """Return the draft of the step after this message, with the JSON text that its handler returned; None if it is not
+    in a chain, or its last step. Raises Unreadable for a header that no chain wrote."""
+    written = message.headers.get(NEXT_HEADER)
+    if written is None:
+        return None
+    try:
+        step, *later = _decode(written)
+        body = {**msgspec.json.decode(step.body, type=dict[str, msgspec.Raw])}
+    except UNREADABLE as error:
+        raise Unreadable(f"header {NEXT_HEADER!r} cannot be read: {error}") from None
+    body.update(dict.fromkeys(step.awaits, msgspec.Raw(result or b"null")))
+    fields = asdict(step)
+    del fields["awaits"]
+    fields |= {
+        "id": id,
+        "body": msgspec.json.encode(body) if step.awaits else step.body,
+        "headers": _headers(step.headers, later),
+        "correlation_id": step.correlation_id or message.correlation_id,
+        "causation_id": message.id,
+        "traceparent": step.traceparent or message.traceparent,
+        "batch": message.batch,
+    }
+    return Draft(**fields)
+
+
+def _step(draft: Draft) -> Step:
+    return draft if isinstance(draft, Step) else Step(**asdict(draft))
+
+
+def _headers(headers: Mapping[str, str] | None, later: Sequence[Step]) -> Mapping[str, str] | None:
+    if not later:
+        return headers
+    return {**(headers or {}), NEXT_HEADER: msgspec.json.encode(later).decode()}
