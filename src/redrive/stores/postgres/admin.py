@@ -339,7 +339,9 @@ def restore(st: Statements, c: AnyConnection, messages: Sequence[Message], now: 
     held = _held(st, c, [messages[at] for at in first.values()], now)
     new = [messages[at] for id, at in first.items() if id not in held]
     written = {row[0] for row in st.rows(c, "restore", *restored_rows(new, now))} if new else set()
-    batches.count(st, c, Counter((m.batch, m.lane.value) for m in new if m.batch is not None and m.id in written))
+    members = [(m.batch, m.lane.value) for m in new if m.batch is not None and m.id in written]
+    if members:
+        batches.count(st, c, Counter(members))
     return [message.id in written and first[message.id] == at for at, message in enumerate(messages)]
 
 

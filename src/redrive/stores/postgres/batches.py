@@ -21,8 +21,7 @@ FOLD_AT = 64  # rows of a batch at which an exchange that finds them adds them u
 
 def count(st: Statements, c: AnyConnection, new: Mapping[tuple[str, str], int]) -> None:
     """Count new members, in the caller's transaction: how many of a batch begin in which of its counts."""
-    if new:
-        st.do(c, "count", texts([id for id, _ in new]), texts([state for _, state in new]), ints([*new.values()]))
+    st.do(c, "count", texts([id for id, _ in new]), texts([state for _, state in new]), ints([*new.values()]))
 
 
 def counts(link: Session, st: Statements, ids: Sequence[str]) -> list[BatchCounts]:

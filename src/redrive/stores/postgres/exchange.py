@@ -144,7 +144,7 @@ class _One:
         self.now_ms = 0
         self.kept_back = False  # True: a message waits to join its group and is due
         self.groups_seen = bool(self._names)
-        self.counted, self.died = set[str](), set[str]()  # batches whose counts changed; of which a member died
+        self.counted, self.died = set[str](), set[str]()  # batches whose counts changed; those with a death
 
     def wakes(self) -> Wakes:
         """Return the queues to wake other processes for: messages become due that this process may lack room for."""

@@ -76,7 +76,7 @@ ABOVE = {
     "due": f"{_FROM_LOW} and due_ms <= least(p.until_ms, {NOW[5]})",
     "coming": f"{_FROM_LOW} and due_ms <= p.until_ms",
     "woken": Numbered(lambda n: f" and wake_ms >= ${n}::bigint"),
-    # and of statements for messages of which some are members of batches
+    # and of statements for messages some of them members of batches
     "member": {"gone": ", m.batch, 'open' was, 'done' now", "moved": f", m.batch, 'open' was, {STATE} now"},
     "batches": """, (select array_agg(batch) from counted),
  (select array_agg(batch) from counted where now in ('dead', 'quarantine'))""",

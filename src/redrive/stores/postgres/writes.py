@@ -64,7 +64,8 @@ def insert_all(
         name = "put" if all(draft.group is None for draft in fresh) else "put_grouped"
         st.do(c, name, *put_rows(fresh, [given[n] for n in new], now))
     members = [(draft.batch, n) for n, draft in enumerate(drafts) if draft.batch is not None]
-    batches.count(st, c, Counter((batch, "duplicate" if n in held else "open") for batch, n in members))
+    if members:
+        batches.count(st, c, Counter((batch, "duplicate" if n in held else "open") for batch, n in members))
     return puts_of(st, drafts, given, held)
 
 
