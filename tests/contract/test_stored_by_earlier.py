@@ -415,7 +415,8 @@ def test_a_new_schema_has_the_columns_and_indexes_of_one_that_an_earlier_version
 ) -> None:
     names = [f"stored_{secrets.token_hex(4)}" for _ in range(2)]
     load_postgres(postgres_server, names[0])
-    open_store(f"{postgres_server.url}?schema={names[1]}").close()
+    for name in names:
+        open_store(f"{postgres_server.url}?schema={name}").close()
     columns = "select table_name, column_name, ordinal_position, data_type, is_nullable, column_default"
     asked = [
         f"{columns} from information_schema.columns where table_schema = %s order by 1, 3",

@@ -30,8 +30,9 @@ def schema(postgres_server: PostgresServer) -> Iterator[str]:
     yield url
     with psycopg.connect(postgres_server.url, autocommit=True) as c:
         c.execute("set lock_timeout = '20s'")  # a transaction that a test left open
-        tables = (f"{name}.{table}" for table in ("message", "unique_key", "queue", "line", "cell"))
-        c.execute(f"truncate {', '.join(tables)} restart identity".encode())
+        names = ("message", "unique_key", "queue", "line", "cell", "batch", "batch_delta")
+        tables = ", ".join(f"{name}.{table}" for table in names)
+        c.execute(f"truncate {tables} restart identity".encode())
 
 
 _MADE = set[str]()

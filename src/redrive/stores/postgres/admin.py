@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from ...ids import new_id
 from ...message import (
     DAMAGED,
+    BatchMark,
     Cancel,
     Damage,
     Discard,
@@ -32,7 +34,7 @@ from ...message import (
 from .. import validation
 from ..groups import setting_line
 from ..validation import judged_lanes, key_is_held
-from . import cells, groups
+from . import batches, cells, groups
 from . import writes as changes
 from .damage import stand_in
 from .database import PostgresDatabase
@@ -99,6 +101,10 @@ class PostgresAdmin(PostgresDatabase):
             return [_CANCEL[ended.get(id, "rests" if id in known else None)] for id in ids_]
 
         return self._link.run(work, wake=wakes, again=not swaps) if ids_ or swaps else []
+
+    def mark_batches(self, marks: Sequence[BatchMark]) -> None:
+        if marks:
+            batches.mark(self._link, self._st, marks)
 
     def configure(
         self,
@@ -169,6 +175,10 @@ class PostgresAdmin(PostgresDatabase):
         why = "a message is parked though a place is free"
         problems += [f"queue {queue!r}, group {name!r}: {why}" for queue, name in stuck]
         problems += [setting_line(*row) for row in self._look("odd_settings")]
+        problems += [
+            f"batch {id}: {field} counts {said}, but {stored} members are stored"
+            for id, field, said, stored in self._look("miscounted")
+        ]
         damaged = self._damaged()
         problems += [f"message {m.id}: {m.damage.why if m.damage else ''}" for m in damaged[:REPORTED_MAX]]
         return problems + (
@@ -273,8 +283,8 @@ def _words(
             late = numbers([delay_ms + (delay_ms > 0) for delay_ms in delays])
             fresh = (verdict.to_queue, verdict.attempts, verdict.run, verdict.keep_deadline)
             rows = st.rows(c, "redrive", *seen, late, *fresh, now, ints([places[handle] for handle in listed]))
-        case Discard():
-            rows = st.rows(c, "discard", *seen)
+        case Discard(waive=waive):
+            rows = st.rows(c, "discard", *seen, "done" if waive else "discarded")
         case Isolate(why):
             rows = st.rows(c, "isolate", *seen, plain(why), now)
         case Return(run=run):
@@ -284,7 +294,7 @@ def _words(
         case Readmit():
             rows = st.rows(c, "readmit", *seen)
         case Replace(draft):
-            rows = st.rows(c, "discard", *seen)
+            rows = st.rows(c, "discard", *seen, None)
             if rows:
                 _put_instead(st, c, handles[0].id, draft, now)
     moved = {Handle(id, redrives, Lane(lane)) for id, redrives, lane in rows}
@@ -328,7 +338,10 @@ def restore(st: Statements, c: AnyConnection, messages: Sequence[Message], now: 
             first.setdefault(message.id, at)
     held = _held(st, c, [messages[at] for at in first.values()], now)
     new = [messages[at] for id, at in first.items() if id not in held]
-    written = {row[0] for row in st.rows(c, "restore", *restored_rows(new), now)} if new else set()
+    written = {row[0] for row in st.rows(c, "restore", *restored_rows(new, now))} if new else set()
+    members = [(m.batch, m.lane.value) for m in new if m.batch is not None and m.id in written]
+    if members:
+        batches.count(st, c, Counter(members))
     return [message.id in written and first[message.id] == at for at, message in enumerate(messages)]
 
 

@@ -28,15 +28,28 @@ from ...message import (
     Settlement,
     Swap,
 )
-from . import groups
+from . import batches, groups
 from .cells import names_of, swap_all
 from .damage import UNREADABLE, Beyond, stand_in
 from .floors import Floors, IndexReads
 from .notifications import Wakes, spots_of
-from .rows import GROUPED, KEYED, PLAIN, full_message, group_of, ids, ints, queue_of, read_rare, texts
+from .rows import (
+    GROUPED,
+    GROUPED_MEMBER,
+    KEYED,
+    MEMBER,
+    PLAIN,
+    full_message,
+    group_of,
+    ids,
+    ints,
+    queue_of,
+    read_rare,
+    texts,
+)
 from .session import Session
 from .statements import AnyConnection, Cursor, Statements
-from .writes import SettlementBatch, apart, insert_all, is_simple, plain_acks, settle_each, words_of
+from .writes import SettledRow, SettlementBatch, apart, insert_all, is_simple, plain_acks, settle_each, words_of
 
 NEVER_MS = 2**63 - 1
 GROUPS_SEEN_FOR_S = 60.0  # how long exchanges let waiting messages join groups after one met a group
@@ -69,7 +82,9 @@ class Exchanges:
             one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
         claimed = [d for deliveries in one.deliveries for d in deliveries]
         damaged = (*(self._beyond.take() if self._beyond.moved else ()), *(self._set_aside(one.bad) if one.bad else ()))
-        return Exchange(one.words, claimed, frozenset(one.clogged), damaged)
+        one.died.update(message.batch for message in damaged if message.batch is not None)
+        over = batches.ended(self._link, self._st, one.counted, one.died) if one.counted or one.died else ()
+        return Exchange(one.words, claimed, frozenset(one.clogged), damaged, over)
 
     def _set_aside(self, bad: Sequence[tuple[Any, ...]]) -> tuple[Message, ...]:
         """Quarantine claimed messages whose rows (of COLUMNS) are unreadable, so that they do not block others."""
@@ -129,6 +144,7 @@ class _One:
         self.now_ms = 0
         self.kept_back = False  # True: a message waits to join its group and is due
         self.groups_seen = bool(self._names)
+        self.counted, self.died = set[str](), set[str]()  # batches whose counts changed; those with a death
 
     def wakes(self) -> Wakes:
         """Return the queues to wake other processes for: messages become due that this process may lack room for."""
@@ -171,7 +187,7 @@ class _One:
     def _settle(self, c: AnyConnection, now: int | None) -> None:
         st = self._st
         if self._acks is not None:
-            self._sent = SettlementBatch(self._acks).write(st, c, now)
+            self._sent = self._acks.write(st, c, now)
             return
         swapping, others = apart(self._settlements)
         if is_simple(others):
@@ -204,12 +220,19 @@ class _One:
         self.deliveries = [self._deliveries(ask, claim.fetchall()) for ask, claim in claims]
 
     def _words(self) -> list[Settled]:
+        sent: list[SettledRow] = []
+        for receipts, made in self._sent:
+            row = made.fetchone()
+            assert row is not None
+            sent.append((receipts, row))
+            for known, listed in zip((self.counted, self.died), row[3:], strict=False):
+                known.update(listed or ())
         if self._decided is None:
-            return words_of(self._settlements, self._sent)
+            return words_of(self._settlements, sent)
         if not self._swapping:
             return [word for _, word in self._decided]
         words = dict(self._decided)  # no message has a result in both
-        acked = words_of(self._swapping, self._sent[:1])
+        acked = words_of(self._swapping, sent[:1])
         words.update(zip([s.receipt for s in self._swapping], acked, strict=True))
         return [words[s.receipt] for s in self._settlements]
 
@@ -252,10 +275,12 @@ class _One:
                 if fence <= 0 or attempt <= 0:
                     self.bad.append((*row[:11], queue, leased.value, until, worker))
                     continue
-                if message.key is not None:
+                if message.batch is not None:
+                    mark = MEMBER
+                elif message.key is not None:
                     mark = KEYED
             if group is not None:
-                mark, end = GROUPED, f"{queue}\0{group}"
+                mark, end = GROUPED_MEMBER if mark == MEMBER else GROUPED, f"{queue}\0{group}"
                 self.groups_seen = True
             else:
                 end = queue

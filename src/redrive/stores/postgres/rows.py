@@ -30,7 +30,8 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 _HOT = """m.id::text, m.task, m.priority, m.fence, m.attempt, m.enqueued_ms, m.producer, m.grp, m.body"""
 _RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_ms, m.deadline_ms,
- m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta, m.deferral"""
+ m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta, m.deferral,
+ m.batch"""
 # Most messages have no rare column set: then the rare columns are neither written as JSON nor read.
 _ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
  json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'))::text end,
@@ -180,8 +181,8 @@ def plain(words: str) -> str:
     return words.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
-    """Return drafts and the ids they get as arguments of the statements `put` and `put_grouped`."""
+def put_rows(drafts: Sequence[Draft], given: Sequence[str], now: int | None) -> tuple[Any, ...]:
+    """Return drafts, the ids they get and the time as arguments of the statements `put` and `put_grouped`."""
     return (
         ids(given),
         texts([d.task for d in drafts]),
@@ -196,6 +197,8 @@ def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
         texts([d.producer for d in drafts]),
         texts([meta_of(d, id) for d, id in zip(drafts, given, strict=True)]),
         byteas([d.body for d in drafts]),
+        now,
+        texts([d.batch for d in drafts]),
     )
 
 
@@ -204,8 +207,8 @@ def wait_ms(draft: Draft) -> int:
     return draft.delay_ms + (draft.delay_ms > 0)
 
 
-def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
-    """Return messages at rest as arguments of the statement `restore`."""
+def restored_rows(messages: Sequence[Message], now: int | None) -> tuple[Any, ...]:
+    """Return messages at rest and the time as arguments of the statement `restore`."""
     last = [m.faults[-1] if m.faults else None for m in messages]
     return (
         ids([m.id for m in messages]),
@@ -237,6 +240,8 @@ def restored_rows(messages: Sequence[Message]) -> tuple[Any, ...]:
         texts([meta_of(m, m.id) for m in messages]),
         byteas([m.progress for m in messages]),
         byteas([m.body for m in messages]),
+        now,
+        texts([m.batch for m in messages]),
     )
 
 
@@ -266,11 +271,12 @@ class RareColumns(msgspec.Struct, array_like=True, gc=False):
     life_ms: int | None
     meta: str | None
     deferral: str | None
+    batch: str | None
     progress: str | None
     result: str | None
 
 
-NO_RARE = RareColumns(*[None] * 19)
+NO_RARE = RareColumns(*[None] * 20)
 read_rare = msgspec.json.Decoder(RareColumns).decode
 _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 
@@ -329,6 +335,7 @@ def full_message(
         causation_id=meta.causation_id,
         traceparent=meta.traceparent,
         keep_ms=meta.keep_ms,
+        batch=rare.batch,
         deferral=None if rare.deferral is None else read_deferral(rare.deferral),
         parked=parked,
         faults=read_faults(faults),
@@ -338,7 +345,7 @@ def full_message(
 # A handle: the id, a mark, the seq in hex, the queue, and of a grouped message "\0" and the group.
 ID = 36  # length of a message's id, with which every handle begins
 PLAIN, KEYED, GROUPED = ".", "=", "/"  # marks in a handle: message without key and group; with a key; in a group
-
+MEMBER, GROUPED_MEMBER = "+", "*"  # and of a member of a batch, whether it has a key or not
 
 SEQ = slice(ID + 1, ID + 17)
 
@@ -361,7 +368,7 @@ def queue_of(handle: int | str) -> str:
 def group_of(handle: int | str) -> tuple[str, str] | None:
     """Return queue and group in a handle: those of the message at its claim; None without a group."""
     said = str(handle)
-    if said[ID : ID + 1] != GROUPED:
+    if said[ID : ID + 1] not in (GROUPED, GROUPED_MEMBER):
         return None
     queue, _, group = said[SEQ.stop :].partition("\0")
     return queue, group

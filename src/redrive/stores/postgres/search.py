@@ -17,7 +17,9 @@ import psycopg
 from ...message import (
     BEFORE_MS,
     DAMAGED,
+    RESTING,
     TREND_MS,
+    BatchCounts,
     Counts,
     DueCount,
     FailureGroup,
@@ -31,12 +33,13 @@ from ...message import (
 from .. import lifecycle, validation
 from ..counts import total
 from ..validation import RESTED, begin, values_of
+from . import batches
 from .damage import readable, with_kept
 from .database import PostgresDatabase
 from .rows import COLUMNS, Array, cursor, ids, numbers, read_faults, texts
 
 LOOKED = 10_000  # most index entries counted per value, to compare how selective fields are
-_FIELDS = ("fingerprint", "error", "task", "reason", "queue")  # fields with an index, the most selective first
+_FIELDS = ("fingerprint", "batch", "error", "task", "reason", "queue")  # fields with an index, the most selective first
 _LIVE = (Lane.READY, Lane.LEASED)
 _DEAD, _LISTED = "m.lane = 'dead'", "m.lane between 'dead' and 'dead'"  # written as in the definitions of the indexes
 
@@ -78,8 +81,11 @@ def paths_of(where: Filter, lane: Lane | None) -> list[Path]:
         paths += [
             Path(field, f"{_DEAD if field == 'fingerprint' else _LISTED} and m.{field} = {{}}", texts(values))
             for field, values in fields.items()
-            if field != "queue"
+            if field not in ("queue", "batch")
         ]
+    if lane in RESTING and "batch" in fields:
+        batch = f"m.lane in ('dead', 'quarantine') and m.lane = '{lane}' and m.batch = {{}}"
+        paths.append(Path("batch", batch, texts(fields["batch"])))
     if lane in RESTED and "queue" in fields:
         queue = f"m.rested_ms is not null and m.lane = '{lane}' and m.queue = {{}}"
         paths.append(Path("queue", queue, texts(fields["queue"])))
@@ -346,6 +352,12 @@ class PostgresQueries(PostgresDatabase):
         sql, lately = self._st.sql["failure_groups"].decode(), (self._st.now(),) if trend else None
         rows = self._link.read(lambda c: find_groups(c, self._link.schema, sql, where, lately))
         return [to_failure_group(*row) for row in rows]
+
+    def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
+        return batches.counts(self._link, self._st, ids)
+
+    def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
+        return [id for (id,) in self._look("changed_batches", after, limit)]
 
     def groups(self, queue: str) -> list[Group]:
         width = self._look("group_settings", queue)[0][0]

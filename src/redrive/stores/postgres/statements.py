@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import tuple_row
 
+from ..batches import FIELDS
 from .rows import BEFORE, BEYOND, CLAIMED, COLUMNS
 from .schema import statements
 
@@ -23,8 +24,24 @@ class Numbered:
 
 
 NOW = Numbered(lambda n: f"(select coalesce(${n}::bigint, floor(extract(epoch from now()) * 1000)::bigint))")
+# What a message is to its batch: the name of the count.
+STATE = """case when m.lane in ('dead', 'quarantine') then m.lane when m.lane <> 'done' then 'open'
+ when m.reason = 'cancelled' then 'cancelled' else 'done' end"""
+# Changes of the counts of a batch, added up: for each count the members that came to it, without those that left it.
+_SUMS = [
+    f"coalesce(sum(n) filter (where now = '{field}'), 0) - coalesce(sum(n) filter (where was = '{field}'), 0) {field}"
+    for field in FIELDS[:-2]
+] + [
+    "coalesce(sum(n) filter (where now = 'open'), 0) opened",
+    "coalesce(sum(n) filter (where was = 'open' and now in ('dead', 'quarantine')), 0) died",
+]
 FRAGMENTS = {
     "now": NOW,
+    "state": STATE,
+    "fields": ", ".join(FIELDS),
+    "sums": ", ".join(_SUMS),
+    "totals": ", ".join(f"coalesce(b.{field}, 0) + d.{field}" for field in FIELDS),
+    "added": ", ".join(f"{field} = b.{field} + excluded.{field}" for field in FIELDS),
     "columns": COLUMNS,
     "before": BEFORE,
     "beyond": BEYOND,
@@ -42,6 +59,10 @@ WHOLE = {
     "due": f"due_ms <= {NOW[5]}",
     "coming": "due_ms is not null",
     "woken": Numbered(lambda n: ""),
+    "member": {"gone": "", "moved": ""},
+    "counted": {"gone": "", "moved": ""},
+    "batches": "",
+    "of_batches": "",
 }
 # Fragments for statements that read only parts of the due index, and messages waiting to join from a due time on.
 _FROM_LOW = "(due_ms, lane, seq) >= (p.low_ms, p.low_lane, p.low_seq)"
@@ -55,16 +76,27 @@ ABOVE = {
     "due": f"{_FROM_LOW} and due_ms <= least(p.until_ms, {NOW[5]})",
     "coming": f"{_FROM_LOW} and due_ms <= p.until_ms",
     "woken": Numbered(lambda n: f" and wake_ms >= ${n}::bigint"),
+    # and of statements for messages some of them members of batches
+    "member": {"gone": ", m.batch, 'open' was, 'done' now", "moved": f", m.batch, 'open' was, {STATE} now"},
+    "batches": """, (select array_agg(batch) from counted),
+ (select array_agg(batch) from counted where now in ('dead', 'quarantine'))""",
+    "of_batches": " where batch = any($2::text[])",
 }
+# Count the members among the messages that a statement removes (`gone`) or writes (`moved`).
+_COUNT = """,
+counted as (
+  insert into {s}.batch_delta(batch, was, now, n) select batch, was, now, count(*) from {source}
+  where batch is not null and was is distinct from now group by batch, was, now returning batch, now)"""
 
 
 def prepared(schema: str) -> dict[str, str]:
     """Return all statements by name, with the fragments and the schema put in."""
-    claimed = CLAIMED.format(s=schema)
+    count = {source: _COUNT.format(s=schema, source=source) for source in ("gone", "moved")}
+    common = FRAGMENTS | {"s": schema, "claimed": CLAIMED.format(s=schema), "count": count}
     return {
-        name: f"-- name: {name}\n" + sql.format(s=schema, claimed=claimed, **FRAGMENTS, **reading)
+        name: f"-- name: {name}\n" + sql.format(**common, **fragments)
         for names, sql in statements().items()
-        for name, reading in zip(names.split(", "), (WHOLE, ABOVE), strict=False)
+        for name, fragments in zip(names.split(", "), (WHOLE, ABOVE | {"counted": count}), strict=False)
     }
 
 

@@ -4,7 +4,8 @@
 -- {s} is the schema; the other words in braces are fragments of postgres/statements.py, some with the number of a parameter: {now[5]} is the
 -- time, $5, which tests give, or the server's own at the start of the transaction. A statement with two names is two: the first reads each
 -- priority's messages from the first on, the second only {parts[n]} p of the due index, $n and the next five, where floors are kept
--- (postgres/floors.py). Of p {due} is what is due by $5, {coming} all that is or will be.
+-- (postgres/floors.py). Of p {due} is what is due by $5, {coming} all that is or will be. Where the second name ends in `members`, it is for messages
+-- of which some are members of batches: it counts them, and says which batches they are of, and of which one died.
 -- Batches travel as arrays. What a statement changed comes back as a count and, only where somebody was left out, as a list.
 
 -- name: migration_9
@@ -111,31 +112,63 @@ create table {s}.cell (
 ) with (fillfactor = 70);
 create index cell_sweep on {s}.cell(sweep_ms) where sweep_ms is not null;
 
+-- name: migration_10
+-- compatible from 10
+-- Earlier programs would ack members of batches and not count them.
+alter table {s}.message add column batch text collate "C";
+create index message_batch on {s}.message(batch, lane, rested_ms, seq) where batch is not null and lane in ('dead', 'quarantine');
+-- The counts of a batch (message.BatchCounts) are this row and its rows in batch_delta.
+create table {s}.batch (
+  id text collate "C" primary key,
+  open bigint not null,
+  done bigint not null,
+  dead bigint not null,
+  quarantine bigint not null,
+  cancelled bigint not null,
+  discarded bigint not null,
+  duplicate bigint not null,
+  opened bigint not null,
+  died bigint not null,
+  changed boolean not null,               -- since it was last marked
+  expires_ms bigint                       -- when the row is removed, unless the counts change before
+) with (fillfactor = 70);
+create index batch_changed on {s}.batch(id) where changed;
+create index batch_expires on {s}.batch(expires_ms) where expires_ms is not null;
+-- What a commit adds to the counts of a batch: so many members moved from one count to another. Only inserted, so that no commit waits for another;
+-- `fold` adds them to the row.
+create table {s}.batch_delta (
+  batch text collate "C" not null,
+  was text collate "C",                   -- null: no member
+  now text collate "C",                   -- null: removed, and another takes its place
+  n integer not null
+) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0);
+create index batch_delta_batch on {s}.batch_delta(batch);
+
 -- name: put
 -- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 dues, $6 delays, $7 deadlines, $8 versions, $9 keys, $10 groups, $11 producers, $12 metas,
--- $13 bodies, $14 now
-insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, producer, meta, body)
+-- $13 bodies, $14 now, $15 batches
+insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, producer, meta, body, batch)
 select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, coalesce(r.due_ms, {now[14]} + r.delay_ms), {now[14]},
-  r.deadline_ms, r.version, r.key, r.producer, r.meta, r.body
+  r.deadline_ms, r.version, r.key, r.producer, r.meta, r.body, r.batch
 from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
-  $10::text[], $11::text[], $12::text[], $13::bytea[])
-  r(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)
+  $10::text[], $11::text[], $12::text[], $13::bytea[], $15::text[])
+  r(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body, batch)
 
 -- name: put_grouped
 -- As `put`, some of them of groups. Strict groups go by the number alone; others by priority first, and what is not due yet
 -- does not join before its time.
-insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, grp, producer, meta, body, turn,
-  wake_ms, parked_ms)
+insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, grp, producer, meta, body, batch,
+  turn, wake_ms, parked_ms)
 select r.id, r.seq, r.task, r.queue, r.priority, case when r.grp is null then r.due end, {now[14]}, r.deadline_ms, r.version, r.key, r.grp,
-  r.producer, r.meta, r.body,
+  r.producer, r.meta, r.body, r.batch,
   case when r.grp is null then null when q.group_order = 'strict' then r.seq
     when r.due <= {now[14]} then r.priority::bigint << 56 | r.seq end,
   case when r.grp is not null and r.due > {now[14]} then r.due end,
   case when r.grp is not null then {now[14]} end
 from (select nextval('{s}.message_seq') seq, coalesce(u.due_ms, {now[14]} + u.delay_ms) due, u.*
   from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
-    $10::text[], $11::text[], $12::text[], $13::bytea[])
-    u(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)) r
+    $10::text[], $11::text[], $12::text[], $13::bytea[], $15::text[])
+    u(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body, batch)) r
 left join {s}.queue q on q.name = r.queue
 
 -- name: tell
@@ -317,15 +350,15 @@ with gone as (
   where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id)
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
 
--- name: ack_keyed
+-- name: ack_keyed, ack_members
 -- As `ack`, and frees the keys that they held for their life only: in the order in which `take_keys` locks them, as everywhere.
 with gone as (
   delete from {s}.message m using unnest($1::uuid[], $2::int[], $3::bigint[]) r(id, fence, seq)
-  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.task, m.key),
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.task, m.key{member[gone]}),
 freed as (
   delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
-  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
-select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0){counted[gone]}
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end{batches} from gone
 
 -- name: ack_swapping
 -- $1 ids, $2 fences, $3 seqs, and of each the one cell that it swaps: $4 keys in order, none twice, $5 expected versions, $6 values, $7 times
@@ -349,16 +382,16 @@ made as (
   select key, 2 * nextval('{s}.message_seq'), value, {now[8]} + ttl_ms, (({now[8]} + ttl_ms) / 60000 + 1) * 60000 from gone where not there)
 select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from gone
 
--- name: keep
+-- name: keep, keep_members
 -- $1 ids, $2 fences, $3 seqs, $4 how long or null, $5 reasons, $6 results, $7 now: acks of what is kept
-with kept as (
+with moved as (
   update {s}.message m set lane = 'done', due_ms = null, place = null, rested_ms = {now[7]}, expires_ms = {now[7]} + r.keep_ms,
     reason = r.reason, result = r.result, deferral = null
   from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::text[], $6::bytea[]) r(id, fence, seq, keep_ms, reason, result)
-  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id)
-select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end from kept
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id{member[moved]}){counted[moved]}
+select count(*), null, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end{batches} from moved
 
--- name: retry
+-- name: retry, retry_members
 -- $1 ids, $2 fences, $3 seqs, $4 dues, $5 faults, $6 now: `move` for the most frequent of its cases, a counted retry
 with moved as (
   update {s}.message m set
@@ -372,11 +405,11 @@ with moved as (
     faults = case when m.faults is null then array[r.fault] when cardinality(m.faults) < 20 then m.faults || r.fault
       else m.faults[1:10] || m.faults[12:20] || r.fault end
   from unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[], $5::text[]) r(id, fence, seq, due_ms, fault)
-  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel)
-select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel{member[moved]}){counted[moved]}
+select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end{batches}
 from moved
 
--- name: move
+-- name: move, move_members
 -- $1 ids, $2 fences, $3 seqs, $4 lanes, $5 dues, $6 whether it counts, $7 whether it was held, $8 reasons, $9 fingerprints, $10 errors, $11 faults,
 -- $12 now, $13 deferrals, $14 whether its process died, $15 and it was alone in it; a cancelled message is done, whatever was decided
 with moved as (
@@ -399,8 +432,8 @@ with moved as (
   from unnest($1::uuid[], $2::int[], $3::bigint[], $4::text[], $5::bigint[], $6::boolean[], $7::boolean[], $8::text[], $9::text[], $10::text[], $11::text[],
     $13::text[], $14::boolean[], $15::boolean[])
     r(id, fence, seq, lane, due_ms, counts, held, reason, fingerprint, error, fault, deferral, crashed, alone)
-  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel)
-select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end
+  where m.id = r.id and m.fence = r.fence and m.seq = r.seq and m.lane = 'leased' returning m.id, m.cancel{member[moved]}){counted[moved]}
+select count(*), (array_agg(id) filter (where cancel))::text, case when count(*) < cardinality($1::uuid[]) then array_agg(id)::text end{batches}
 from moved
 
 -- name: held_now
@@ -443,6 +476,7 @@ select id::text, lane, queue, grp from {s}.message where id = any($1::uuid[])
 -- name: cancel
 -- $1 ids, $2 now: what waits is done, what runs is asked to stop. One update for both: what is claimed or comes back while this waits for its row
 -- is then the other of the two, and must not slip between them.
+with moved as (
 update {s}.message m set
   lane = case when m.lane = 'ready' then 'done' else m.lane end,
   cancel = case when m.lane = 'ready' then m.cancel else true end,
@@ -454,20 +488,23 @@ update {s}.message m set
   deferral = case when m.lane = 'leased' then m.deferral end,
   rested_ms = case when m.lane = 'ready' then {now[2]} end,
   expires_ms = case when m.lane = 'ready' then {now[2]} + 86400000 end
-from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in ('ready', 'leased') returning m.id::text, m.lane
+from (select unnest($1::uuid[]) id order by 1) l where m.id = l.id and m.lane in ('ready', 'leased')
+returning m.id::text, m.lane, m.batch, 'open' was, {state} now){count[moved]}
+select id, lane from moved
 
 -- name: redrive
 -- $1 ids in order, $2 redrives, $3 lanes, $4 delays, $5 queue or null, $6 attempts or null, $7 run, $8 keep deadline, $9 now, $10 turns.
 -- One of a group goes to the tail, by its turn, or stays the head that it was. What was done starts over. A run can take it back.
 with numbered as materialized (
   select u.*, nextval('{s}.message_seq') seq from (
-    select * from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $10::int[]) t(id, redrives, lane, delay_ms, turn) order by turn) u)
+    select * from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $10::int[]) t(id, redrives, lane, delay_ms, turn) order by turn) u),
+moved as (
 update {s}.message m set
   before = case when $7::text is not null then {before} end,
   lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null,
   life_ms = {now[9]}, held_ms = null, attempts_allowed = $6::int, run = $7::text, deadline_ms = case when $8::boolean then m.deadline_ms end,
   reason = null, rested_ms = null, fingerprint = null, error = null, deferral = null, expires_ms = null, result = null,
-  progress = case when m.lane <> 'done' then m.progress end,
+  progress = case when m.lane <> 'done' then m.progress end, batch = case when m.lane <> 'done' then m.batch end,
   queue = coalesce($5::text, m.queue),
   due_ms = case when m.grp is null or r.head then {now[9]} + r.delay_ms end,
   place = case when r.head then m.place end,
@@ -479,11 +516,13 @@ from (
     exists (select from {s}.queue q where q.name = coalesce($5::text, f.queue) and q.group_order = 'strict') strict
   from (select * from numbered order by id) u join {s}.message f on f.id = u.id) r
 where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane and (r.lane <> 'done' or m.reason is distinct from 'cancelled')
-returning r.id::text, r.redrives, r.lane
+returning r.id::text, r.redrives, r.lane, m.batch, r.lane was, 'open' now){count[moved]}
+select id, redrives, lane from moved
 
 -- name: return
 -- $1 ids in order, $2 redrives, $3 lanes, $4 run: what it moved, and no worker has run since, rests as it did before.
 -- It leaves its group, unless it is still the head that blocks it. (`coalesce` keeps the planner off the index of runs.)
+with moved as (
 update {s}.message m set
   (queue, lane, redrives, reason, rested_ms, attempt, crashes, crashes_alone, suspect, life_ms, held_ms, deadline_ms, attempts_allowed,
     fingerprint, error, run, expires_ms, result, progress, place) = (
@@ -499,7 +538,8 @@ update {s}.message m set
 from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
 where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane and coalesce(m.run, '') = $4::text
   and m.attempt = 0 and coalesce(m.crashes, 0) = 0 and (m.before ->> 'redrives')::int = r.redrives - 1
-returning r.id::text, r.redrives, r.lane
+returning r.id::text, r.redrives, r.lane, m.batch, 'open' was, {state} now){count[moved]}
+select id, redrives, lane from moved
 
 -- name: hasten
 -- $1 ids in order, $2 redrives, $3 lanes, $4 now. What is claimed meanwhile is not touched: it is not ready any more.
@@ -511,28 +551,35 @@ where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane
 returning r.id::text, r.redrives, r.lane
 
 -- name: discard
--- $1 ids, $2 redrives, $3 lanes
+-- $1 ids, $2 redrives, $3 lanes, $4 as what their batches count them from now on, or null
 with gone as (
   delete from {s}.message m using unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
-  where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning m.id, r.redrives, r.lane, m.task, m.key),
+  where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane
+  returning m.id, r.redrives, r.lane, m.task, m.key, m.batch, r.lane was, $4::text now),
 freed as (
   delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
-  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0){count[gone]}
 select id::text, redrives, lane from gone
 
 -- name: isolate
 -- $1 ids in order, $2 redrives, $3 lanes, $4 reason, $5 now
+with moved as (
 update {s}.message m set lane = 'quarantine', reason = $4::text, rested_ms = {now[5]},
   before = case when m.lane = 'quarantine' then m.before else {before} end
 from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
-where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane
+returning r.id::text, r.redrives, r.lane, m.batch, r.lane was, 'quarantine' now){count[moved]}
+select id, redrives, lane from moved
 
 -- name: readmit
 -- $1 ids in order, $2 redrives, $3 lanes
+with moved as (
 update {s}.message m set lane = 'dead', before = null,
   reason = case when (m.before ->> 'redrives')::int = coalesce(m.redrives, 0) then m.before ->> 'reason' else m.reason end
 from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
-where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane returning r.id::text, r.redrives, r.lane
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane
+returning r.id::text, r.redrives, r.lane, m.batch, r.lane was, 'dead' now){count[moved]}
+select id, redrives, lane from moved
 
 -- name: release_key
 -- $1 task, $2 key, $3 id that holds it: takes it from it, and says until when it was to be held
@@ -545,18 +592,20 @@ update {s}.unique_key set until_ms = greatest(until_ms, $3::bigint) where task =
 -- name: restore
 -- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 lanes, $6 enqueued, $7 life, $8 rested, $9 held, $10 deadlines, $11 versions, $12 fences,
 -- $13 attempts, $14 crashes, $15 crashes alone, $16 redrives, $17 attempts allowed, $18 suspects, $19 keys, $20 groups, $21 producers,
--- $22 workers, $23 reasons, $24 fingerprints, $25 errors, $26 faults as JSON, $27 metas, $28 progress, $29 bodies, $30 now
+-- $22 workers, $23 reasons, $24 fingerprints, $25 errors, $26 faults as JSON, $27 metas, $28 progress, $29 bodies, $30 now, $31 batches
 insert into {s}.message(id, seq, task, queue, priority, lane, enqueued_ms, life_ms, rested_ms, held_ms, deadline_ms, version, fence, attempt,
-  crashes, crashes_alone, redrives, attempts_allowed, suspect, key, grp, producer, worker, reason, fingerprint, error, faults, meta, progress, body)
+  crashes, crashes_alone, redrives, attempts_allowed, suspect, key, grp, producer, worker, reason, fingerprint, error, faults, meta, progress, body,
+  batch)
 select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, r.lane, r.enqueued_ms, r.life_ms, coalesce(r.rested_ms, {now[30]}),
   r.held_ms, r.deadline_ms, r.version, r.fence, r.attempt, nullif(r.crashes, 0), nullif(r.crashes_alone, 0), nullif(r.redrives, 0),
   r.attempts_allowed::int, case when r.suspect then 1 end, r.key, r.grp, r.producer, r.worker, r.reason, r.fingerprint, r.error,
-  (select array_agg(f.value::text order by f.n) from json_array_elements(r.faults::json) with ordinality f(value, n)), r.meta, r.progress, r.body
+  (select array_agg(f.value::text order by f.n) from json_array_elements(r.faults::json) with ordinality f(value, n)), r.meta, r.progress, r.body,
+  r.batch
 from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::text[], $6::bigint[], $7::bigint[], $8::bigint[], $9::bigint[],
   $10::bigint[], $11::bigint[], $12::int[], $13::int[], $14::int[], $15::int[], $16::int[], $17::text[], $18::boolean[], $19::text[], $20::text[],
-  $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[], $27::text[], $28::bytea[], $29::bytea[])
+  $21::text[], $22::text[], $23::text[], $24::text[], $25::text[], $26::text[], $27::text[], $28::bytea[], $29::bytea[], $31::text[])
   r(id, task, queue, priority, lane, enqueued_ms, life_ms, rested_ms, held_ms, deadline_ms, version, fence, attempt, crashes, crashes_alone,
-  redrives, attempts_allowed, suspect, key, grp, producer, worker, reason, fingerprint, error, faults, meta, progress, body)
+  redrives, attempts_allowed, suspect, key, grp, producer, worker, reason, fingerprint, error, faults, meta, progress, body, batch)
 on conflict (id) do nothing returning id::text
 
 -- name: find
@@ -713,10 +762,11 @@ order by rested_ms, seq limit 1000
 -- (`coalesce` keeps the planner off the indexes of all that rests)
 with gone as (
   delete from {s}.message m using (select * from unnest($1::uuid[], $2::bigint[]) r(id, rested_ms) order by id) r
-  where m.id = r.id and m.lane = $3::text and coalesce(m.rested_ms, -1) = r.rested_ms returning m.id, m.task, m.key),
+  where m.id = r.id and m.lane = $3::text and coalesce(m.rested_ms, -1) = r.rested_ms returning m.id, m.task, m.key,
+    m.batch, $3::text was, case when $3::text = 'done' then 'done' else 'discarded' end now),
 freed as (
   delete from {s}.unique_key k using (select * from gone where key is not null order by task, key) g
-  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0)
+  where k.task = g.task and k.key = g.key and k.id = g.id and k.until_ms = 0){count[gone]}
 select count(*) from gone
 
 -- name: settings
@@ -895,6 +945,7 @@ where (select count(*) from {s}.message m where m.queue = p.queue and m.grp = p.
 
 -- name: set_aside
 -- $1 ids, $2 fences, $3 why each cannot be read, $4 in which columns (names with commas), $5 now: claims that the claiming process cannot read
+with moved as (
 update {s}.message m set
   before = jsonb_build_object('damaged', to_jsonb(m) - 'before', 'why', r.why, 'wrong', r.wrong), lane = 'quarantine', reason = 'damaged',
   rested_ms = {now[5]}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null, deferral = null,
@@ -903,7 +954,8 @@ update {s}.message m set
   attempt = greatest(m.attempt, 0), crashes = case when m.crashes >= 0 then m.crashes end, crashes_alone = case when m.crashes_alone >= 0 then m.crashes_alone end,
   redrives = case when m.redrives >= 0 then m.redrives end, held_ms = case when m.held_ms >= 0 then m.held_ms end, attempts_allowed = case when m.attempts_allowed >= 0 then m.attempts_allowed end
 from unnest($1::uuid[], $2::int[], $3::text[], $4::text[]) r(id, fence, why, wrong)
-where m.id = r.id and m.fence = r.fence and m.lane = 'leased'
+where m.id = r.id and m.fence = r.fence and m.lane = 'leased' returning m.batch, 'open' was, m.lane now){count[moved]}
+select count(*) from moved
 
 -- name: beyond
 -- Messages to which nothing can be added: a counter or a time of theirs is at the end of its range. Their queues and groups.
@@ -911,6 +963,7 @@ select id::text, queue, grp from {s}.message where {beyond} limit 1000
 
 -- name: set_aside_beyond
 -- $1 ids, $2 now: they go to quarantine with numbers that can be counted on. Their rows as they were.
+with moved as (
 update {s}.message m set
   before = jsonb_build_object('damaged', to_jsonb(m) - 'before', 'why', 'a number of it is at the end of its range', 'wrong', ''),
   lane = 'quarantine', reason = 'damaged', rested_ms = {now[2]}, due_ms = null, place = null, turn = null, wake_ms = null, parked_ms = null,
@@ -919,7 +972,9 @@ update {s}.message m set
   held_ms = case when m.held_ms < 4611686018427387904 then m.held_ms end, life_ms = case when m.life_ms between 0 and 4611686018427387904 then m.life_ms end,
   deadline_ms = case when m.deadline_ms between 0 and 4611686018427387904 then m.deadline_ms end,
   enqueued_ms = case when m.enqueued_ms between 0 and 4611686018427387904 then m.enqueued_ms else {now[2]} end
-from (select unnest($1::uuid[]) id order by 1) r where m.id = r.id and {beyond} returning m.id::text
+from (select m.id, {state} was from {s}.message m where m.id = any($1::uuid[]) order by m.id for no key update) r
+where m.id = r.id and {beyond} returning m.id::text, m.batch, r.was, m.lane now){count[moved]}
+select id from moved
 
 -- name: kept_before
 -- $1 ids: what rows were that were set aside
@@ -927,13 +982,16 @@ select id::text, before::text from {s}.message where id = any($1::uuid[]) and la
 
 -- name: repair
 -- $1 id, $2 columns that cannot be read, $3 now: it rests dead, without them
+with moved as (
 update {s}.message m set lane = 'dead', reason = 'damaged', rested_ms = coalesce(m.rested_ms, {now[3]}), due_ms = null, place = null,
   turn = null, wake_ms = null, parked_ms = null, before = null, deferral = null,
   meta = case when 'meta' <> all($2::text[]) then m.meta end, faults = case when 'faults' <> all($2::text[]) then m.faults end,
   fence = greatest(m.fence, 0), attempt = greatest(m.attempt, 0), crashes = case when m.crashes >= 0 then m.crashes end,
   crashes_alone = case when m.crashes_alone >= 0 then m.crashes_alone end, redrives = case when m.redrives >= 0 then m.redrives end, held_ms = case when m.held_ms >= 0 then m.held_ms end,
   attempts_allowed = case when m.attempts_allowed >= 0 then m.attempts_allowed end
-where m.id = $1::uuid
+from (select m.id, {state} was from {s}.message m where m.id = $1::uuid for no key update) r
+where m.id = r.id returning m.batch, r.was, m.lane now){count[moved]}
+select count(*) from moved
 
 -- name: put_back
 -- $1 id, $2 now: it could never have been claimed
@@ -1002,3 +1060,60 @@ from unnest($1::text[], $2::bytea[], $3::bigint[]) r(key, value, ttl_ms)
 -- name: drop_cells
 -- $1 keys that are locked
 delete from {s}.cell where key = any ($1::text[])
+
+-- name: count
+-- $1 batches, $2 what new members of theirs are, $3 how many
+insert into {s}.batch_delta(batch, now, n) select * from unnest($1::text[], $2::text[], $3::int[])
+
+-- name: batch_counts
+-- $1 batches: the counts of each, and how many changes wait to be folded
+select k.id, {totals}, d.waiting
+from unnest($1::text[]) k(id) left join {s}.batch b on b.id = k.id
+cross join lateral (select {sums}, count(*) waiting from {s}.batch_delta where batch = k.id) d
+
+-- name: fold_all, fold
+-- $1 how many at most or null, $2 of which batches: adds changes to the rows of their batches, but none that another adds now
+with gone as (
+  delete from {s}.batch_delta where ctid = any (array (
+    select ctid from {s}.batch_delta{of_batches} limit $1::bigint for update skip locked)) returning *),
+folded as (
+  insert into {s}.batch as b (id, {fields}, changed) select batch, {sums}, true from gone group by batch order by batch
+  on conflict (id) do update set {added}, changed = true, expires_ms = null)
+select count(*) from gone
+
+-- name: changed_batches
+-- $1 after which id, $2 how many: those with news (stores/batches.py). What waits to be folded is a change too.
+with d as materialized (select batch, {sums} from {s}.batch_delta where batch > $1::text group by batch)
+select id from (
+  (select id from {s}.batch b where changed and id > $1::text and (open = 0 or dead + quarantine > 0)
+    and not exists (select from {s}.batch_delta where batch = b.id) order by id limit $2::bigint)
+  union all
+  select d.batch from d left join {s}.batch b on b.id = d.batch
+  where coalesce(b.open, 0) + d.open = 0 or coalesce(b.dead + b.quarantine, 0) + d.dead + d.quarantine > 0) news
+order by id limit $2::bigint
+
+-- name: mark_batches
+-- $1 ids, $2 the counts of each as an array, $3 how long they are kept or null, $4 now
+update {s}.batch b set changed = false, expires_ms = {now[4]} + r.keep_ms
+from (select * from unnest($1::text[], $2::text[], $3::bigint[]) u(id, counts, keep_ms) order by id) r
+where b.id = r.id and array[{fields}] = r.counts::bigint[]
+
+-- name: sweep_batches
+-- $1 now
+with gone as (
+  delete from {s}.batch where ctid = any (array (
+    select ctid from {s}.batch b where expires_ms < {now[1]} and not exists (select from {s}.batch_delta where batch = b.id)
+    order by expires_ms limit 1000 for update skip locked)) returning 1)
+select count(*) from gone
+
+-- name: miscounted
+-- batches with other members than they count: id, count, how many it says, how many are stored
+select id, field, said, stored from (
+  select id, field, sum(said)::bigint said, sum(stored)::bigint stored, bool_or(bool_or(known)) over (partition by id) known from (
+    select id, field, said, 0 stored, true known from {s}.batch b
+      cross join lateral (values ('open', b.open), ('dead', b.dead), ('quarantine', b.quarantine)) c(field, said)
+    union all select batch, now, n, 0, true from {s}.batch_delta
+    union all select batch, was, -n, 0, true from {s}.batch_delta
+    union all select batch, {state}, 0, count(*), false from {s}.message m where batch is not null group by 1, 2) every
+  group by id, field) compared
+where known and field in ('open', 'dead', 'quarantine') and said <> stored order by id, field

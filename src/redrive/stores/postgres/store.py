@@ -20,7 +20,7 @@ from ...ids import new_id
 from ...message import ClaimRequest, Draft, Exchange, LeaseStatus, PutResult, Receipt, Settlement, Started, Swap
 from .. import validation
 from ..meta import text
-from . import exchange
+from . import batches, exchange
 from . import writes as changes
 from .admin import PostgresAdmin
 from .notifications import Wakes
@@ -139,16 +139,18 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         self._swept_ms = now
 
         def work(c: AnyConnection) -> bool:
-            removed = [self._st.rows(c, name, self._st.now())[0][0] for name in ("sweep", "sweep_cells")]
+            removed = [self._st.rows(c, name, self._st.now())[0][0] for name in _SWEEPS]
             self._st.do(c, "sweep_keys", self._st.now())
             self._lines_at = next(iter(self._st.rows(c, "sweep_lines", *self._lines_at)), ("", ""))
             return SWEEP_MAX in removed
 
         more = self._link.run(work)
+        more = batches.fold(self._link, self._st, limit=SWEEP_MAX) == SWEEP_MAX or more
         for (queue,) in self._look("queues_admitting"):
             more = self._admit_step(queue) or more
         if more:
             self._swept_ms = now - SWEEP_EVERY_MS  # more is left, so the next exchange continues
 
 
+_SWEEPS = ("sweep", "sweep_cells", "sweep_batches")
 _HOLD = {None: LeaseStatus.LOST, False: LeaseStatus.HELD, True: LeaseStatus.CANCEL}

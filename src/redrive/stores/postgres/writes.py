@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,10 +21,13 @@ from ...message import (
     Settled,
     Settlement,
 )
+from . import batches
 from .cells import SettlementCells, swap_values
 from .notifications import Wakes
 from .rows import (
+    GROUPED_MEMBER,
     ID,
+    MEMBER,
     PLAIN,
     SEQ,
     byteas,
@@ -58,7 +62,10 @@ def insert_all(
     if new:
         fresh = [drafts[n] for n in new] if held else drafts
         name = "put" if all(draft.group is None for draft in fresh) else "put_grouped"
-        st.do(c, name, *put_rows(fresh, [given[n] for n in new]), now)
+        st.do(c, name, *put_rows(fresh, [given[n] for n in new], now))
+    members = [(draft.batch, n) for n, draft in enumerate(drafts) if draft.batch is not None]
+    if members:
+        batches.count(st, c, Counter((batch, "duplicate" if n in held else "open") for batch, n in members))
     return puts_of(st, drafts, given, held)
 
 
@@ -164,41 +171,56 @@ def is_later(draft: Draft, now_ms: int) -> bool:
 
 # -- settling
 
+SettledRow = tuple[list[Receipt], tuple[Any, ...]]  # receipts of a statement, and what it says of them
 
-def plain_acks(settlements: Sequence[Settlement]) -> list[Receipt] | None:
-    """Return the receipts if all settlements are acks that delete messages without key and group, else None."""
-    receipts, given = [], set[str]()
+
+def plain_acks(settlements: Sequence[Settlement]) -> SettlementBatch | None:
+    """Return the batch to write if all settlements are acks that delete messages without key and group, or members of
+    batches without group; else None."""
+    batch, given = SettlementBatch(), set[str]()
+    acks, members = batch.acks, batch.members
     for s in settlements:
         decision, receipt = s.decision, s.receipt
         handle = receipt.handle
         if type(decision) is not Ack or decision.keep_ms != 0 or s.follow_ups or s.swaps:
             return None
-        if type(handle) is not str or handle[ID : ID + 1] != PLAIN:
+        if type(handle) is not str:
             return None
-        receipts.append(receipt)
+        if (mark := handle[ID : ID + 1]) == PLAIN:
+            acks.append(receipt)
+        elif mark == MEMBER:
+            members.append(receipt)
+        else:
+            return None
         given.add(handle[:ID])
-    return receipts if len(given) == len(receipts) else None
+    return batch if len(given) == len(settlements) else None
 
 
 class SettlementBatch:
     """The settlements of one exchange, sorted by the statements that write them."""
 
-    def __init__(self, acks: list[Receipt] | None = None) -> None:
-        self.acks: list[Receipt] = acks or []
+    def __init__(self) -> None:
+        self.acks: list[Receipt] = []
+        self.members: list[Receipt] = []  # acks of members of batches
         self.swapping: list[Settlement] = []  # acks with one swap and nothing else
         self.keyed: list[Receipt] = []  # acks of messages that may hold a unique key
         self.kept: list[tuple[Receipt, Ack, bytes | None]] = []
         self.retries: list[tuple[Receipt, RetryAt, Fault]] = []
         self.moves: list[Settlement] = []
         self.grouped: list[str] = []  # ids of grouped messages that stay stored
+        self._suffix = ""  # of the names of statements: "_members" if a message that stays stored is of a batch
 
     def add(self, s: Settlement) -> None:
         receipt, decision = s.receipt, s.decision
+        mark = str(receipt.handle)[ID : ID + 1]
+        is_member = mark in (MEMBER, GROUPED_MEMBER)
+        if type(decision) is Ack and decision.keep_ms == 0:
+            (self.acks if mark == PLAIN else self.members if is_member else self.keyed).append(receipt)
+            return
+        if is_member:
+            self._suffix = "_members"
         if type(decision) is Ack:
-            if decision.keep_ms == 0:
-                (self.acks if str(receipt.handle)[ID : ID + 1] == PLAIN else self.keyed).append(receipt)
-            else:
-                self.kept.append((receipt, decision, s.result))
+            self.kept.append((receipt, decision, s.result))
             return
         if type(decision) is RetryAt and s.fault is not None and _is_plain(decision):
             self.retries.append((receipt, decision, s.fault))
@@ -211,15 +233,16 @@ class SettlementBatch:
         """Send the statements; returns, for each statement, its receipts and its cursor. Each processes its messages in
         the order of ids, as `extend` does, to avoid deadlocks."""
         self.swapping.sort(key=lambda s: s.swaps[0].key)
-        self.acks.sort(key=_named)
-        self.keyed.sort(key=_named)
+        acks = {"ack": self.acks, "ack_keyed": self.keyed, "ack_members": self.members}
+        for receipts in acks.values():
+            receipts.sort(key=_named)
         self.kept.sort(key=lambda one: _named(one[0]))
         self.retries.sort(key=lambda one: _named(one[0]))
         self.moves.sort(key=lambda s: _named(s.receipt))
         sent: list[tuple[list[Receipt], Cursor]] = []
         if self.swapping:
             sent.append(([s.receipt for s in self.swapping], self._ack_swapping(st, c, now)))
-        for name, receipts in (("ack", self.acks), ("ack_keyed", self.keyed)):
+        for name, receipts in acks.items():
             if receipts:
                 sent.append((receipts, st.do(c, name, *named(receipts))))
         if self.kept:
@@ -228,10 +251,10 @@ class SettlementBatch:
             receipts = [receipt for receipt, _, _ in self.retries]
             dues = numbers([decision.at_ms for _, decision, _ in self.retries])
             faults = jsons([fault for _, _, fault in self.retries])
-            sent.append((receipts, st.do(c, "retry", *named(receipts), dues, faults, now)))
+            sent.append((receipts, st.do(c, f"retry{self._suffix}", *named(receipts), dues, faults, now)))
         if self.moves:
             receipts = [s.receipt for s in self.moves]
-            sent.append((receipts, st.do(c, "move", *named(receipts), *_moved(self.moves, now))))
+            sent.append((receipts, st.do(c, f"move{self._suffix}", *named(receipts), *_moved(self.moves, now))))
         return sent
 
     def _ack_swapping(self, st: Statements, c: AnyConnection, now: int | None) -> Cursor:
@@ -242,7 +265,7 @@ class SettlementBatch:
     def _keep(self, st: Statements, c: AnyConnection, now: int | None) -> Cursor:
         return st.do(
             c,
-            "keep",
+            f"keep{self._suffix}",
             *named([receipt for receipt, _, _ in self.kept]),
             numbers([ack.keep_ms for _, ack, _ in self.kept]),
             texts([None if ack.degraded is None else DEGRADED for _, ack, _ in self.kept]),
@@ -305,13 +328,11 @@ def _move(s: Settlement) -> tuple[str, int | None, bool, bool, str | None]:
             raise TypeError(f"{s.decision!r} moves no message: expected RetryAt, DeadLetter or Quarantine")
 
 
-def words_of(settlements: Sequence[Settlement], sent: Sequence[tuple[list[Receipt], Cursor]]) -> list[Settled]:
-    """Return the result of each settlement, from the cursors that `SettlementBatch.write` returned."""
+def words_of(settlements: Sequence[Settlement], sent: Sequence[SettledRow]) -> list[Settled]:
+    """Return the result of each settlement, from the rows of the cursors that `SettlementBatch.write` returned."""
     other: dict[Receipt, Settled] = {}
-    for receipts, made in sent:
-        row = made.fetchone()
-        assert row is not None
-        _, cancelled, done = row
+    for receipts, row in sent:
+        cancelled, done = row[1:3]
         if done is not None or row[0] < len(receipts):
             known = set((done or "{}")[1:-1].split(","))
             other.update((r, Settled.STALE) for r in receipts if str(r.handle)[:ID] not in known)

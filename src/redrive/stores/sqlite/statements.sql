@@ -108,7 +108,7 @@ create index if not exists message_again on message(queue, priority, due_ms) whe
 
 -- name: migration_7
 alter table message add column batch text;
-create index message_rest_batch on message(batch, lane, rested_ms) where batch is not null and rested_ms is not null;
+create index message_rest_batch on message(batch, lane, rested_ms) where rested_ms is not null and batch is not null;
 create table batch (
   id text primary key,
   open integer not null,                  -- its members, each counted once, in the commit that moves it
@@ -127,13 +127,14 @@ create index batch_news on batch(id) where changed and (open = 0 or dead + quara
 create index batch_expires on batch(expires_ms) where expires_ms is not null;
 
 -- name: put
+-- '' is null for group, meta and batch: sqlite3 binds an empty text in a quarter of the time that None takes.
 insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, batch, body)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, nullif(?, ''), nullif(?, ''), ?)
 
 -- name: put_grouped
 insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, deadline_ms, version, key, grp, producer, meta, batch, body, turn,
   wake_ms, parked_ms)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, nullif(?, ''), nullif(?, ''), ?, ?, ?, ?)
 
 -- name: key_holder
 select k.id, k.until_ms, m.lane, m.due_ms, m.reason
@@ -263,10 +264,15 @@ select min(due_ms) from (
 where not exists (select 1 from queue where name = ?1 and paused)
 
 -- name: held_count
--- ?1 {seq: fence}: how many are current claims, and the batch of each that has one (JSON)
-select count(*), json_group_array(m.batch) filter (where m.batch is not null)
-from json_each(?1) j cross join message m on m.seq = cast(j.key as integer)
+-- ?1 {seq: fence}
+select count(*) from json_each(?1) j cross join message m on m.seq = cast(j.key as integer)
 where m.lane = 'leased' and m.fence = j.value
+
+-- name: held_members
+-- ?1 {seq: fence}: as `held_count`, but of each batch and of what has none, as [[batch, count], …]
+select json_group_array(json_array(batch, held)) from (
+  select m.batch, count(*) held from json_each(?1) j cross join message m on m.seq = cast(j.key as integer)
+  where m.lane = 'leased' and m.fence = j.value group by m.batch)
 
 -- name: ack
 -- ?1 seqs (JSON) of current claims
@@ -640,7 +646,9 @@ insert into group_width(queue, name, width) values (?1, ?2, ?3) on conflict(queu
 delete from group_width where queue = ?1 and name = ?2
 
 -- name: grouped
-select exists (select 1 from message where turn is not null) or exists (select 1 from message where wake_ms is not null and turn is null)
+-- whether any message is of a group, and whether any was of a batch
+select exists (select 1 from message where turn is not null) or exists (select 1 from message where wake_ms is not null and turn is null),
+  exists (select 1 from batch)
 
 -- name: touched
 -- ?1 seqs (JSON) of what is leased: the groups in which they hold places, though a damaged turn may not say so

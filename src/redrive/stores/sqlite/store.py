@@ -108,9 +108,9 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             now, aside = self._clock_ms(), self._set_aside
             self._groups.admitted = 0
             self._batches.begin()
-            grouped = bool(self._one(c, "grouped"))
+            grouped, batched = c.execute(self._sql["grouped"]).fetchone()
             timed = settlements if plain else self._clock.timed_all(settlements)
-            settled = self._changes.settle(c, timed, plain, grouped, now) if settlements else []
+            settled = self._changes.settle(c, timed, plain, grouped, batched, now) if settlements else []
             if swaps:
                 cells.swap_all(c, self._sql, swaps, now)
             self.failpoint("settled")

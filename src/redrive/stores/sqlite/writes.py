@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -34,6 +33,7 @@ from .groups import SqliteGroups, Touched
 
 Held = tuple[int, str | None]  # of a claim that holds its lease: 1 if a cancel was requested, and the batch
 _read_held = msgspec.json.Decoder(list[tuple[int, int, int, str | None]]).decode
+_read_counts = msgspec.json.Decoder(list[tuple[str | None, int]]).decode
 _read_batches = msgspec.json.Decoder(list[str]).decode
 
 
@@ -94,11 +94,17 @@ class Writes:
         return None if free and until <= now else PutResult(id, True, state)
 
     def settle(
-        self, c: sqlite3.Connection, settlements: Sequence[Settlement], plain: bool, grouped: bool, now: int
+        self,
+        c: sqlite3.Connection,
+        settlements: Sequence[Settlement],
+        plain: bool,
+        grouped: bool,
+        batched: bool,
+        now: int,
     ) -> list[Settled]:
         fences = fences_of([s.receipt for s in settlements])
         touched = self._groups.touched(c, fences) if grouped else Touched()
-        words = self._acked(c, settlements, fences) if plain else None
+        words = self._acked(c, settlements, fences, batched) if plain else None
         if words is not None:
             if touched:
                 self._groups.admit(c, touched, now)
@@ -110,19 +116,18 @@ class Writes:
         return words
 
     def _acked(
-        self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int]
+        self, c: sqlite3.Connection, settlements: Sequence[Settlement], fences: dict[int | str, int], batched: bool
     ) -> list[Settled] | None:
         """Ack all messages in one statement; returns the results. If a receipt is stale, write nothing, return None."""
         count = len(settlements)  # looked up first: a savepoint to undo a part would copy each page of the delete
         if len(fences) != count:
             return None
-        held, members = c.execute(self._sql["held_count"], (text(fences),)).fetchone()
-        if held != count:
+        (held,) = c.execute(self._sql["held_members" if batched else "held_count"], (text(fences),)).fetchone()
+        members = dict(_read_counts(held)) if batched else {None: held}
+        if sum(members.values()) != count:
             return None
+        self._batches.count(c, Moves({(batch, "open", "done"): n for batch, n in members.items() if batch is not None}))
         c.execute(self._sql["ack"], (text(list(fences)),))
-        if members != "[]":
-            acked = Counter(_read_batches(members))
-            self._batches.count(c, Moves({(batch, "open", "done"): n for batch, n in acked.items()}))
         return [Settled.OK] * count
 
     def _settle_each(
@@ -228,8 +233,8 @@ def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
 def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:
     head = (id, draft.task, draft.queue, draft.priority, due, now, now, draft.deadline_ms)
     rare = draft.headers or draft.correlation_id or draft.causation_id or draft.traceparent or draft.keep_ms
-    meta = meta_of(draft, id) if rare or draft.content != "json" else None
-    return (*head, draft.version, draft.key, draft.group, draft.producer, meta, draft.batch, draft.body)
+    meta = meta_of(draft, id) if rare or draft.content != "json" else ""
+    return (*head, draft.version, draft.key, draft.group or "", draft.producer, meta, draft.batch or "", draft.body)
 
 
 def retry_row(s: Settlement) -> list[Any] | None:
