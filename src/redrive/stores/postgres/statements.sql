@@ -1081,6 +1081,12 @@ folded as (
   on conflict (id) do update set {added}, changed = true, expires_ms = null)
 select count(*) from gone
 
+-- name: batch_ids
+-- $1 after which id, $2 how many
+select id from {s}.batch where id > $1::text
+union select batch from {s}.batch_delta where batch > $1::text
+order by id limit $2::bigint
+
 -- name: changed_batches
 -- $1 after which id, $2 how many: those with news (stores/batches.py). What waits to be folded is a change too.
 with d as materialized (select batch, {sums} from {s}.batch_delta where batch > $1::text group by batch)
