@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -11,6 +12,8 @@ from msgspec.structs import replace
 
 from ...ids import is_id, new_id
 from ...message import (
+    BatchCounts,
+    BatchMark,
     Cancel,
     Damage,
     Discard,
@@ -30,14 +33,14 @@ from ...message import (
     Swap,
     Verdict,
 )
-from .. import validation
+from .. import batches, validation
 from ..groups import refuse
-from .arguments import Arguments, draft_rows, packed_ids, restored_rows
+from .arguments import Arguments, Zone, draft_rows, packed_ids, restored_rows
 from .exchange import swap_rows
 from .namespace import RedisNamespace
 from .pages import QUEUES_AT_ONCE, with_faults
 from .preflight import about, findings
-from .rows import LETTERS, id_bytes, id_text
+from .rows import LETTERS, id_bytes, id_text, read_counts
 
 CHECKED_MAX = 100  # most damaged messages that `check` lists
 ODD_MAX = 20  # most set members without a message that `check` lists
@@ -55,6 +58,7 @@ class RedisAdmin(RedisNamespace):
         arguments.blob(packed_ids([handles[at].id for at in ours]))
         delays_ms = [verdict.delay_of(at) if isinstance(verdict, Redrive) else 0 for at in ours]
         seen = [(handles[at].redrives, LETTERS[handles[at].lane], ms) for at, ms in zip(ours, delays_ms, strict=True)]
+        self._begin_batches(draft.batch for draft in _drafts(verdict))
         made = [draft.id or new_id(self.now_ms()) for draft in _drafts(verdict)]
         asked = (seen, _words_of(verdict, made, arguments), swap_rows(swaps, arguments))
         # A repetition after a lost reply would meet its own swaps and drafts, and could not report the result.
@@ -72,6 +76,7 @@ class RedisAdmin(RedisNamespace):
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         messages = validation.admit_restored(messages, self.traits)
+        self._begin_batches(message.batch for message in messages)
         arguments = Arguments()
         arguments.blob(packed_ids([message.id for message in messages]))
         asked = restored_rows(messages, arguments), swap_rows(swaps, arguments)
@@ -85,6 +90,9 @@ class RedisAdmin(RedisNamespace):
         reply = self._link.call("cancel", arguments.listed(self._now(), swap_rows(swaps, arguments)), again=not swaps)
         words = dict(zip(known, self._check_written(reply, swaps) if reply else reply, strict=True))
         return [_CANCELS[words.get(id, 0)] for id in ids]
+
+    def mark_batches(self, marks: Sequence[BatchMark]) -> None:
+        self._call("mark_batches", [(id, batches.row(counts), keep_ms) for id, counts, keep_ms in marks])
 
     def configure(
         self,
@@ -146,7 +154,9 @@ class RedisAdmin(RedisNamespace):
         problems += [
             f"set {_shown(key)!r} has {member!r}: {why}" for key, member, why, _, _ in islice(self._odd(), ODD_MAX)
         ]
-        bad = self._bad()
+        counted = self._counted()
+        bad, members = self._bad()
+        problems += _miscounted(members, counted, self._counted())
         problems += [f"message {id_text(id.hex())}: {why}" for id, why in islice(bad.items(), CHECKED_MAX)]
         return problems + ([f"and {len(bad) - CHECKED_MAX:,} more messages"] if len(bad) > CHECKED_MAX else [])
 
@@ -164,12 +174,26 @@ class RedisAdmin(RedisNamespace):
                 if not at:
                     break
 
-    def _bad(self) -> dict[bytes, str]:
-        """The members of messages that are unreadable, quarantined as damaged, or in no lane, with the reasons."""
-        bad: dict[bytes, str] = {}
+    def _counted(self) -> dict[str, BatchCounts]:
+        """The counts of all batches."""
+        counted, cursor = dict[str, BatchCounts](), "0"
+        while True:
+            next_cursor, rows = self._call("counted_batches", (cursor,))
+            counted |= {_shown(rows[n]): read_counts(rows[n + 1]) for n in range(0, len(rows), 2)}
+            cursor = next_cursor.decode()
+            if cursor == "0":
+                return counted
+
+    def _bad(self) -> tuple[dict[bytes, str], dict[bytes, tuple[str, str]]]:
+        """The ids of messages that are unreadable, quarantined as damaged, or in no lane, with the reasons; and the ids
+        of members of batches, each with its batch and the field that counts it."""
+        bad, members = dict[bytes, str](), dict[bytes, tuple[str, str]]()
         cursor = "0"
         while True:
-            next_cursor, rows = self._call("verify", (cursor, False, None))
+            next_cursor, rows, counted = self._call("verify", (cursor, False, None))
+            members |= {
+                counted[n]: (_shown(counted[n + 1]), counted[n + 2].decode()) for n in range(0, len(counted), 3)
+            }
             bad |= {rows[n]: rows[n + 1].decode(errors="backslashreplace") for n in range(0, len(rows), 3)}
             cursor = next_cursor.decode()
             if cursor == "0":
@@ -180,7 +204,7 @@ class RedisAdmin(RedisNamespace):
                 if message.damage is not None:
                     bad.setdefault(id_bytes(message.id), message.damage.why)
             if page.cursor is None:
-                return bad
+                return bad, members
             page = self.peek(None, limit=500, cursor=page.cursor)
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
@@ -191,7 +215,7 @@ class RedisAdmin(RedisNamespace):
         queues = self._queues()
         for first in range(0, len(queues), QUEUES_AT_ONCE):
             self._call("drop_odd", (queues[first : first + QUEUES_AT_ONCE],))
-        for id, why in self._bad().items():
+        for id, why in self._bad()[0].items():
             (stored,) = with_faults(self._call, [id])
             if stored is None:
                 continue
@@ -199,7 +223,7 @@ class RedisAdmin(RedisNamespace):
             keep(message if message.damage is not None else replace(message, damage=Damage(why)))
             done = ""
             for _ in range(2):  # the first pass quarantines a message just found, the second repairs it
-                _, rows = self._call("verify", ("0", True, True), id)
+                _, rows, _ = self._call("verify", ("0", True, True), id)
                 done = rows[2].decode() if rows else done
             report.append(f"message {message.id}: {done or 'it cannot be mended: ' + why}")
         return report
@@ -215,6 +239,20 @@ def _shown(raw: bytes) -> str:
     return raw.decode(errors="backslashreplace")
 
 
+def _miscounted(
+    members: Mapping[bytes, tuple[str, str]], before: Mapping[str, BatchCounts], after: Mapping[str, BatchCounts]
+) -> list[str]:
+    """Return where the stored members of a batch are not what it counts, for those that did not change meanwhile."""
+    stored = Counter(members.values())
+    return [
+        f"batch {id}: {field} counts {counted}, but {stored[id, field]} members are stored"
+        for id, counts in after.items()
+        if before.get(id) == counts
+        for field in ("open", "dead", "quarantine")
+        if (counted := getattr(counts, field)) != stored[id, field]
+    ]
+
+
 def _drafts(verdict: Verdict) -> list[Draft]:
     return [verdict.draft] if isinstance(verdict, Replace) else []
 
@@ -224,8 +262,8 @@ def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Se
     match verdict:
         case Redrive(to_queue=to_queue, attempts=attempts, run=run, keep_deadline=keep_deadline):
             return ("redrive", to_queue, attempts, run, keep_deadline)
-        case Discard():
-            return ("discard",)
+        case Discard(waive=waive):
+            return ("discard", waive)
         case Isolate(why):
             return ("isolate", why)
         case Return(run=run):
@@ -235,6 +273,6 @@ def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Se
         case Readmit():
             return ("readmit",)
         case Replace(draft):
-            zones = dict[tuple[int, str], int]()
+            zones = dict[Zone, int]()
             rows = draft_rows([draft], made, zones, arguments)
             return ("replace", rows, [*zones], arguments.blob(packed_ids(made)))

@@ -10,6 +10,8 @@ from ..meta import encode
 from ..validation import draft_of
 from .rows import LETTERS, NO_NAME, pack, tail
 
+Zone = tuple[int, str, str | None]  # priority, queue and batch
+
 
 class Arguments:
     """Arguments of a script: values as msgpack, and separate byte strings, to which values refer by their index."""
@@ -33,12 +35,12 @@ class Arguments:
 
 
 def draft_rows(
-    drafts: Sequence[Draft], ids: Sequence[str], zones: dict[tuple[int, str], int], arguments: Arguments
+    drafts: Sequence[Draft], ids: Sequence[str], zones: dict[Zone, int], arguments: Arguments
 ) -> list[list[Any]]:
-    """Return drafts as rows for `_puts.lua`. Adds their zones (priority and queue) to `zones`, each with its number."""
+    """Return drafts as rows for `_puts.lua`. Adds their zones to `zones`, each with its number."""
     rows = []
     for draft, id in zip(drafts, ids, strict=True):
-        zone = zones.setdefault((draft.priority, draft.queue), len(zones))
+        zone = zones.setdefault((draft.priority, draft.queue, draft.batch), len(zones))
         row: list[Any] = [zone, draft.delay_ms, arguments.blob(tail(draft, id))]
         if draft.due_ms is not None or draft.key is not None or draft.id is not None or draft.group is not None:
             key = None if draft.key is None else f"{draft.task}\0{draft.key}"
@@ -65,6 +67,7 @@ def restored_rows(messages: Sequence[Message], arguments: Arguments) -> list[lis
                 arguments.blobs([encode(fault) for fault in m.faults]),
                 len(m.faults),
                 None if m.progress is None else arguments.blob(m.progress),
+                m.batch,
             ]
         )
     return rows

@@ -27,25 +27,26 @@ from ...message import (
 from ...store import Traits
 from .. import validation
 from ..meta import text
-from .arguments import Arguments, draft_rows, packed_ids
+from .arguments import Arguments, Zone, draft_rows, packed_ids
 from .rows import NO_NAME
 
 ACK, RETRY, DIE, POISON = range(4)
 WORDS = (Settled.OK, Settled.STALE, Settled.CANCELLED)
-_MEMBER = 44  # hex digits in a handle that identify the message, before priority and queue
+_MEMBER = 44  # hex digits in a handle that identify the message, before its zone
 _fault = msgspec.json.Encoder().encode
 
 
 class RedisSettling:
     """A batch of settlements: encodes the arguments of the script, and decodes results from the script's reply.
 
-    Plain acks of one queue and priority are sent as two strings, counted retries as columns, all others as a row each.
+    Plain acks of one zone (priority, queue, batch) are sent as two strings, counted retries as columns, all others as a
+    row each.
     """
 
     def __init__(self, settlements: Sequence[Settlement], traits: Traits, now_ms: Callable[[], int]) -> None:
         self.arguments = Arguments()
         self._words = [Settled.OK] * len(settlements)
-        self._zones: dict[tuple[int, str], int] = {}  # numbers of the zones (priority and queue) of follow-ups
+        self._zones: dict[Zone, int] = {}  # numbers of the zones of follow-ups
         # By (zone in the handle, True if each ack swaps a cell): plain acks.
         self._acks: dict[tuple[str, bool], tuple[list[int], list[str], list[int], list[Swap]]] = {}
         self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}
@@ -96,16 +97,26 @@ class RedisSettling:
         blob(_fences([s.receipt.fence for _, s in self._moves]))
         acks = [
             (
-                *_zone(zone),
+                *head,
                 blob(bytes.fromhex("".join(members))),
                 blob(_fences(fences)),
                 one and self._swaps_of(one),
+                batch,
             )
-            for (zone, _), (_, members, fences, one) in self._acks.items()
+            for (*head, batch), (_, members, fences, one) in ((_zone(z), rows) for (z, _), rows in self._acks.items())
         ]
         retries = [
-            (*head, blob(bytes.fromhex("".join(members))), blob(_fences(fences)), dues, self.arguments.blobs(lines))
-            for head, (_, members, fences, dues, lines) in ((_zone(z), rows) for z, rows in self._retries.items())
+            (
+                *head,
+                blob(bytes.fromhex("".join(members))),
+                blob(_fences(fences)),
+                dues,
+                self.arguments.blobs(lines),
+                batch,
+            )
+            for (*head, batch), (_, members, fences, dues, lines) in (
+                (_zone(z), rows) for z, rows in self._retries.items()
+            )
         ]
         moves = [self._move(s) for _, s in self._moves]
         wanted = [
@@ -113,6 +124,10 @@ class RedisSettling:
             for ask in asks
         ]
         return acks, moves, [*self._zones], swap_rows(swaps, self.arguments) if swaps else (), wanted, retries
+
+    def batches(self) -> list[str | None]:
+        """Return the batches of the follow-ups, after `asked`."""
+        return [batch for _, _, batch in self._zones]
 
     def _are_apart(self, settlements: Sequence[Settlement]) -> bool:
         """True if each cell is swapped at most once by the settlements: otherwise their order matters."""
@@ -127,7 +142,7 @@ class RedisSettling:
 
     def _move(self, s: Settlement) -> list[Any]:
         handle = str(s.receipt.handle)
-        priority, queue = _zone(handle[_MEMBER:])
+        priority, queue, batch = _zone(handle[_MEMBER:])
         row: list[Any] = [0, queue, priority]
         fault = None if s.fault is None else self.arguments.blob(_fault(s.fault))
         fingerprint = _fingerprint(s.fault)
@@ -147,8 +162,9 @@ class RedisSettling:
                 row[0] = POISON
                 row += [None, counts and not crashed, False, reason, fault, fingerprint, None]
         details = _crash_details(s.decision)
-        if s.swaps or s.follow_ups or details:
-            row += [swap_rows(s.swaps, self.arguments) or None, self._follow_ups(s), *details]
+        if s.swaps or s.follow_ups or details or batch is not None:
+            row += [swap_rows(s.swaps, self.arguments) or None, self._follow_ups(s), *(details or (None, False, False))]
+            row.append(batch)
         return row
 
     def _follow_ups(self, s: Settlement) -> Any:
@@ -196,9 +212,10 @@ class HeldReceipts:
         self.fences = _fences([receipts[at].fence for at in self.at])
 
 
-def _zone(text: str) -> tuple[int, str]:
-    """Return priority and queue from the end of a handle."""
-    return int(text[0]), text[1:]
+def _zone(text: str) -> Zone:
+    """Return priority, queue and batch from the end of a handle."""
+    queue, _, batch = text[1:].partition("\0")
+    return int(text[0]), queue, batch or None
 
 
 def _is_plain_retry(s: Settlement, retry: RetryAt) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ LOOK_EVERY_S = 0.01  # how often a waiting thread reads `clock_ms`, a clock set 
 class RedisNamespace(Store):
     """The parts that all of the Redis store shares: session, waits and clock."""
 
-    traits = Traits(name="redis", groups_by=REDIS_GROUPS_BY)
+    traits = Traits(name="redis", groups_by=REDIS_GROUPS_BY, batches=True)
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
         self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises
@@ -48,6 +48,7 @@ class RedisNamespace(Store):
             raise
         self.traits = replace(type(self).traits, read_only=self._link.read_only)
         self._swept_ms = self.now_ms()
+        self._has_batches = False  # True: this namespace is known to have had a batch
         self.cells: Cells = RedisCells(self)
 
     def now_ms(self) -> int:
@@ -66,6 +67,12 @@ class RedisNamespace(Store):
         for blob in blobs:
             arguments.blob(blob)
         return self._link.call(script, arguments.listed(self._now(), asked))
+
+    def _begin_batches(self, ids: Iterable[str | None]) -> None:
+        """Before a member of any of these batches is written: exclude programs that cannot count it."""
+        if not self._has_batches and any(ids):
+            self._call("begin_batches", None)
+            self._has_batches = True
 
     def close(self) -> None:
         self._wake.close()

@@ -113,8 +113,12 @@ class RedisSearch:
             yield from self._pages(lambda at: (self._live(live, queues, at, page), None), after)
         resting = [one for one in _RESTING if lane in (None, one)]
         if resting:
-            keys = [(LETTERS[lane], queue) for lane in resting for queue in queues]
-            if resting == [Lane.DEAD] and where.queue is None and (where.task or where.fingerprint) is not None:
+            batches = _map(where.batch)
+            by_batch = () if batches is None else (Lane.DEAD, Lane.QUARANTINE)
+            keys = [(LETTERS[lane], queue) for lane in resting if lane not in by_batch for queue in queues]
+            keys += [("b" + LETTERS[lane], batch) for lane in resting if lane in by_batch for batch in batches or ()]
+            by_failure = resting == [Lane.DEAD] and where.queue is None and batches is None
+            if by_failure and (where.task or where.fingerprint) is not None:
                 names = self._failures(where)
                 keys = keys if names is None else [("", name) for name in names]
             looked = chain((2000, 4000, 8000), repeat(LOOKED))  # the first pages, which fill up early, search less far

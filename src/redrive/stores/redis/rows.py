@@ -14,7 +14,8 @@ import msgspec
 from msgspec.structs import replace
 
 from ...fault import Fault
-from ...message import DAMAGED, Damage, Delivery, Draft, Lane, Message, Receipt
+from ...message import DAMAGED, BatchCounts, Damage, Delivery, Draft, Lane, Message, Receipt
+from ..batches import FIELDS
 from ..lifecycle import died_of
 from ..meta import read_deferral
 
@@ -42,6 +43,7 @@ class RareFields(msgspec.Struct, omit_defaults=True, gc=False):
     causation_id: str | None = msgspec.field(default=None, name="a")
     producer: str | None = msgspec.field(default=None, name="p")
     traceparent: str | None = msgspec.field(default=None, name="r")
+    batch: str | None = msgspec.field(default=None, name="b")
 
 
 RedisCount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # in the range that `_states.lua` checks
@@ -62,6 +64,8 @@ class Cold(msgspec.Struct, gc=False):
     fingerprint: str | None = msgspec.field(default=None, name="fp")
     error: str | None = msgspec.field(default=None, name="er")  # or fingerprint, "\0" and error
     deferral: str | None = msgspec.field(default=None, name="df")
+    batch: str | None = msgspec.field(default=None, name="bt")  # while it rests
+    batch_left: int = msgspec.field(default=0, name="lb")
 
 
 ClaimRow = tuple[int, int, int, int, str, str, RareFields | None, bytes]
@@ -69,6 +73,7 @@ pack = msgspec.msgpack.Encoder().encode
 _row = msgspec.msgpack.Decoder(ClaimRow).decode
 _rows = msgspec.msgpack.Decoder(list[ClaimRow]).decode
 _cold = msgspec.msgpack.Decoder(Cold).decode
+_numbers = msgspec.msgpack.Decoder(tuple[int, ...]).decode
 _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 _NO_RARE, _NO_COLD = RareFields(), Cold()
 
@@ -80,6 +85,13 @@ def names_of(raw_names: Iterable[bytes]) -> list[str]:
         with suppress(UnicodeDecodeError):
             names.append(raw.decode())
     return names
+
+
+def read_counts(packed: bytes | None) -> BatchCounts:
+    """Return the counts of a batch; zeros if they are missing or unreadable, as for scripts."""
+    with suppress(msgspec.MsgspecError):
+        return BatchCounts(*_numbers(packed or b"")[: len(FIELDS)])
+    return BatchCounts()
 
 
 def id_bytes(id: str) -> bytes:
@@ -106,6 +118,7 @@ def tail(draft: Draft, id: str) -> bytes:
         or draft.correlation_id is not None
         or draft.causation_id is not None
         or draft.traceparent is not None
+        or draft.batch is not None
         or draft.keep_ms
         or draft.version != 1
         or draft.content != "json"
@@ -127,6 +140,7 @@ def _rare(draft: Draft, id: str) -> RareFields:
         draft.causation_id,
         draft.producer,
         draft.traceparent,
+        draft.batch,
     )
 
 
@@ -204,6 +218,7 @@ def _to_message(
         causation_id=rare.causation_id,
         traceparent=rare.traceparent,
         keep_ms=rare.keep_ms,
+        batch=None if cold.batch_left else rare.batch or cold.batch,
         deferral=None if cold.deferral is None else read_deferral(cold.deferral),
         parked=parked,
         faults=_faults(b"[%b]" % b",".join(faults)) if faults else (),
@@ -284,10 +299,10 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
         if number in known:
             state, failed, progress, due = known[number]
             message = _to_message(id, row, state, failed, progress, None)
-            receipt = _tuple(Receipt, (handle + where, message.fence))
         else:
             message, due = _first_claim(id, row, worker, until), row[1] + row[3]
-            receipt = _tuple(Receipt, (handle + where, 1))  # in half the time of Receipt(…)
+        handle += where if message.batch is None else f"{where}\0{message.batch}"
+        receipt = _tuple(Receipt, (handle, message.fence))  # in half the time of Receipt(…)
         if message.queue != queue:
             raise ValueError(f"it stands in queue {queue!r} and names {message.queue!r}")
         deliveries.append(Delivery(message, receipt, until, due))
@@ -333,4 +348,5 @@ def _first_claim(id: str, row: ClaimRow, worker: str, until: int) -> Message:
         causation_id=rare.causation_id,
         traceparent=rare.traceparent,
         keep_ms=rare.keep_ms,
+        batch=rare.batch,
     )

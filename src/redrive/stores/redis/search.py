@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from ...ids import is_id
-from ...message import Counts, DueCount, FailureGroup, Filter, Group, Ids, Lane, Message, Page
+from ...message import BatchCounts, Counts, DueCount, FailureGroup, Filter, Group, Ids, Lane, Message, Page
 from .. import validation
 from .namespace import RedisNamespace
 from .pages import QUEUES_AT_ONCE, with_faults
-from .rows import id_bytes, id_text, names_of
+from .rows import id_bytes, id_text, names_of, read_counts
 
 GROUPS_AT_ONCE = 500
 ID_PAGES_MAX = 400  # how many pages of some 5,000 ids the server scans at most
@@ -74,6 +74,12 @@ class RedisQueries(RedisNamespace):
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
         return self._looks.failure_groups(where, self.now_ms() if trend else None)
+
+    def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
+        return [read_counts(packed) for packed in self._call("batch_counts", (ids,))]
+
+    def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
+        return names_of(self._call("changed_batches", (limit,), after.encode()))
 
     def groups(self, queue: str) -> list[Group]:
         standing, own = self._call("group_names", (queue,))

@@ -28,8 +28,9 @@ BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 # The names of scripts that write nothing.
 LOOKS = frozenset(
     (
-        *("check", "counts", "damage", "due_counts", "failure_groups", "failures", "find", "group_names", "groups"),
-        *("ids", "live", "look", "look_probe", "odd", "paused", "queues", "read_cells", "resting", "scan", "verify"),
+        *("batch_counts", "changed_batches", "check", "counted_batches", "counts", "damage", "due_counts"),
+        *("failure_groups", "failures", "find", "group_names", "groups", "ids", "live", "look", "look_probe", "odd"),
+        *("paused", "queues", "read_cells", "resting", "scan", "verify"),
     )
 )
 HOPS_MAX = 5  # how many times a call follows MOVED before it pauses

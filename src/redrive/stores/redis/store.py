@@ -28,7 +28,7 @@ from ...message import (
 from .. import validation
 from ..meta import encode
 from .admin import RedisAdmin
-from .arguments import Arguments, draft_rows, packed_ids
+from .arguments import Arguments, Zone, draft_rows, packed_ids
 from .exchange import HeldReceipts, RedisSettling, skip_row, swap_rows
 from .pages import QUEUES_AT_ONCE, with_faults
 from .rows import NO_NAME, claimed_of, id_bytes, id_text
@@ -53,17 +53,20 @@ class RedisStore(RedisQueries, RedisAdmin):
         validation.admit(drafts, self.traits)
         made_ms = self.now_ms()
         ids = [draft.id or new_id(made_ms) for draft in drafts]
+        zones = dict[Zone, int]()
 
         def asked(again: bool = False) -> list[bytes]:
-            arguments, zones = Arguments(), dict[tuple[int, str], int]()
+            arguments = Arguments()
             arguments.blob(packed_ids(ids))
             rows = draft_rows(drafts, ids, zones, arguments)
             # In a repetition, stored messages with these ids may be from this put, as only its reply was lost.
             return arguments.listed(self._now(), (rows, [*zones], swap_rows(swaps, arguments), again))
 
+        first = asked()
+        self._begin_batches(batch for _, _, batch in zones)
         self.failpoint("put")
         sent_s = time.monotonic()
-        reply = self._check_written(self._link.call("put", asked(), repeated=lambda: asked(True)), swaps)
+        reply = self._check_written(self._link.call("put", first, repeated=lambda: asked(True)), swaps)
         self.failpoint("acknowledge")
         now, duplicates = reply
         self._saw_clock(now, sent_s)
@@ -80,11 +83,12 @@ class RedisStore(RedisQueries, RedisAdmin):
     ) -> Exchange:
         settling = RedisSettling(settlements, self.traits, self.now_ms)
         asked = settling.asked(swaps, asks)
+        self._begin_batches(settling.batches())
         self.failpoint("settled")
         self.failpoint("claim")
         sent_s = time.monotonic()
         reply = self._check_written(self._link.call("exchange", settling.arguments.listed(self._now(), asked)), swaps)
-        now, stale, other, words, parts, clogged, aside = reply
+        now, stale, other, words, parts, clogged, aside, batches = reply
         self._saw_clock(now, sent_s)
         if parts:
             self._wake.busy()
@@ -101,7 +105,8 @@ class RedisStore(RedisQueries, RedisAdmin):
             self._sweep(now)
         clogged_queues = frozenset(asks[at].queue for at in clogged) if clogged else frozenset()
         damaged = self._damaged(aside) if aside else ()
-        return Exchange(settling.words(stale, other, words), deliveries, clogged_queues, damaged)
+        named = tuple(sorted(batch.decode() for batch in {*batches})) if batches else ()
+        return Exchange(settling.words(stale, other, words), deliveries, clogged_queues, damaged, named)
 
     def _damaged(self, aside: Sequence[bytes]) -> tuple[Message, ...]:
         return tuple(stored[0] for stored in with_faults(self._call, aside[:SET_ASIDE_MAX]) if stored is not None)

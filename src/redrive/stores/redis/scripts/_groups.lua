@@ -1,6 +1,5 @@
 -- Groups: who has a place (a set per group), who is parked for one (a sorted set by turn), who waits for its time (a
 -- sorted set per queue). Whatever frees a place or brings somebody ends with `admit`, in the same script.
-local unfinished = root .. 'ga'
 local touched, rules_of, admitted, admitted_to = {}, {}, 0, {}
 
 local function places_key(queue, group) return root .. 't:' .. queue .. '\0' .. group end

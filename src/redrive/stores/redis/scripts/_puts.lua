@@ -1,5 +1,5 @@
 -- Putting. `plan_puts` finds what each draft comes to and writes nothing; `write_puts` writes.
--- A draft's `tail` is an index into ARGV, its zone {priority, queue}; `own` says that its id is not one the store made.
+-- A draft's `tail` is an index into ARGV, its zone {priority, queue, batch}; `own` says that its id is not one the store made.
 local KEYS_OF, KEYS_UNTIL = root .. 'k', root .. 'ku'
 local given_up = {} -- by key: the message that gives it up in this script
 local settled_lanes = {} -- by id: what this script makes of stored messages; GONE: nothing
@@ -89,6 +89,7 @@ local function plan_puts(drafts, zones, ids, again)
       duplicates[#duplicates + 1] = i
       duplicates[#duplicates + 1] = held
       duplicates[#duplicates + 1] = word
+      batches.count(zones[zone + 1][3], nil, 'duplicate')
     elseif fresh[id] or (already and own and not again) then
       return nil, id
     elseif already then
@@ -113,7 +114,8 @@ local function write_puts(list)
   for i, one in ipairs(list) do
     local id, draft, zone = unpack(one)
     local _, delay, tail, fixed, key, key_for, own, group = fields_of(draft)
-    local priority, queue = unpack(zone)
+    local priority, queue, batch = unpack(zone, 1, 3)
+    if batch then batches.count(batch, nil, 'open') end
     local due = due_of(delay, fixed)
     local marks = priority + (key and 4 * KEY or 0) + (group and 4 * GROUP or 0) + (own and OWN or 0)
     local head = struct.pack('>BBI8BI8B', 0x98, 0xcf, number + i, 0xcf, now, marks)

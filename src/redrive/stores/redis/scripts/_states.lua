@@ -76,6 +76,76 @@ local function task_of(message)
   return whole and type(task) == 'string' and task or ''
 end
 
+-- The counts of a batch: a field of one hash, with the numbers of BatchCounts in their order and then when they go, or 0.
+-- Moves of members are collected, and written once per batch by `batches.write`. `CHANGED` has the batches that must be
+-- looked at, `EXPIRIES` those that go. Dead and quarantined members stand in a set per batch, as in those of their queue.
+local batches = {COUNTS = root .. 'b', CHANGED = root .. 'bc', EXPIRIES = root .. 'be', changes = {}, named = {}}
+do
+local FIELDS = {'open', 'done', 'dead', 'quarantine', 'cancelled', 'discarded', 'duplicate', 'opened', 'died'}
+local WORDS = {[DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = 'done'}
+
+-- As what a message in this state is counted.
+function batches.word(state)
+  if state.lane == DONE and state.cold.r == 'cancelled' then return 'cancelled' end
+  return WORDS[state.lane] or 'open'
+end
+
+function batches.key(lane, batch) return rest_key('b' .. lane, batch) end
+
+-- So many members are counted as `new` instead of `old`; nil: not at all.
+function batches.count(batch, old, new, many)
+  many = many or 1
+  if not batch or old == new or many == 0 then return end
+  local by = batches.changes[batch]
+  if not by then
+    by = {open = 0, done = 0, dead = 0, quarantine = 0, cancelled = 0, discarded = 0, duplicate = 0, opened = 0, died = 0}
+    batches.changes[batch] = by
+  end
+  if old then by[old] = by[old] - many end
+  if new then by[new] = by[new] + many end
+  if new == 'open' then by.opened = by.opened + many end
+  if old == 'open' then
+    by.settled = true
+    if new == 'dead' or new == 'quarantine' then by.died = by.died + many end
+  end
+end
+
+-- The numbers; zeros where they cannot be read.
+function batches.read(packed)
+  local whole, counts = pcall(cmsgpack.unpack, packed or '')
+  local read = whole and type(counts) == 'table' and counts or {}
+  for at = 1, #FIELDS + 1 do read[at] = type(read[at]) == 'number' and read[at] or 0 end
+  return read
+end
+
+local function is_news(counts) return counts[1] <= 0 or counts[3] + counts[4] > 0 end
+
+-- Write what was counted. `named` has the batches of which a member died, or was settled with nothing open after it.
+function batches.write()
+  if not next(batches.changes) then return end
+  local ids, rows, news, others = {}, {}, {}, {}
+  for batch in pairs(batches.changes) do ids[#ids + 1] = batch end
+  for i, packed in ipairs(each('HMGET', batches.COUNTS, ids)) do
+    local batch, by, counts = ids[i], batches.changes[ids[i]], batches.read(packed)
+    local was_news = packed and is_news(counts)
+    for at, field in ipairs(FIELDS) do counts[at] = counts[at] + by[field] end
+    counts[#FIELDS + 1] = 0
+    rows[2 * i - 1], rows[2 * i] = batch, cmsgpack.pack(counts)
+    if by.died > 0 or (by.settled and counts[1] <= 0) then batches.named[#batches.named + 1] = batch end
+    if is_news(counts) then
+      news[#news + 1] = 0
+      news[#news + 1] = batch
+    elseif was_news then
+      others[#others + 1] = batch
+    end
+  end
+  each('HSET', batches.COUNTS, rows)
+  each('ZADD', batches.CHANGED, news)
+  each('ZREM', batches.CHANGED, others)
+  batches.changes = {}
+end
+end
+
 -- All that a script may need to know of one message.
 local function record_of(id, message, packed)
   local record = read_message(message)
@@ -89,6 +159,8 @@ local function record_of(id, message, packed)
   record.put_queue = record.queue
   record.queue = record.state.cold.q or record.queue
   record.group = record.state.cold.g
+  if not record.state.cold.lb then record.batch = record.rare.b end
+  record.counted = batches.word(record.state)
   return record
 end
 
@@ -125,7 +197,7 @@ do
 local DAMAGED, WHY = root .. 'x', root .. 'xw'
 local RESTING = {[DEAD] = true, [QUARANTINE] = true, [DONE] = true}
 local TYPES = {g = 'string', q = 'string', w = 'string', r = 'string', fk = 'string', fp = 'string', t = 'number',
-  wk = 'number', rm = 'number', pk = 'number', pr = 'number', ex = 'number', n = 'number', b = 'table'}
+  wk = 'number', rm = 'number', pk = 'number', pr = 'number', ex = 'number', n = 'number', b = 'table', bt = 'string'}
 
 -- The state, or nil and why it cannot be read.
 function state_of(packed)
@@ -166,8 +238,8 @@ function sound_of(id, message, packed)
   if not whole or type(record.task) ~= 'string' or type(record.queue) ~= 'string' or type(record.rare) ~= 'table' then
     return nil, 'what was put cannot be read'
   end
-  local key, group = record.rare.k, record.rare.g
-  if (key and type(key) ~= 'string') or (group and type(group) ~= 'string') then
+  local key, group, batch = record.rare.k, record.rare.g, record.rare.b
+  if (key and type(key) ~= 'string') or (group and type(group) ~= 'string') or (batch and type(batch) ~= 'string') then
     return nil, 'what was put cannot be read'
   end
   return record
@@ -180,7 +252,7 @@ local function left(member, queue, groups)
     local parked = call('ZREM', root .. 'p:' .. name, member)
     if parked == 1 then count_parked(queue, -1) end
     if parked + call('SREM', root .. 't:' .. name, member) > 0 then
-      call('SADD', root .. 'ga', name) -- the next exchange lets in who waits for its place
+      call('SADD', unfinished, name) -- the next exchange lets in who waits for its place
       return true
     end
   end
@@ -198,8 +270,25 @@ local function leave_group(member, queue, message, packed)
   left(member, queue, call('SMEMBERS', root .. 'gn:' .. queue))
 end
 
+-- Its batch counts it as quarantined from now on, if what was put or its state still names one, or `batch` does. Its state
+-- says so too.
+local function count_aside(member, counted, message, packed, batch, cold)
+  local whole, put = pcall(read_message, message)
+  local read, state = pcall(read_state, packed)
+  local old = read and type(state.cold) == 'table' and state.cold or {}
+  if not batch and whole and type(put.rare) == 'table' then batch = put.rare.b end
+  batch, cold.lb = batch or old.bt, old.lb
+  if cold.lb or type(batch) ~= 'string' then return end
+  if counted == DONE then counted = old.r == 'cancelled' and 'cancelled' or 'done' end
+  batches.count(batch, counted, 'quarantine')
+  batches.write()
+  call('ZREM', batches.key(DEAD, batch), member)
+  call('ZADD', batches.key(QUARANTINE, batch), now, member)
+  cold.bt = batch
+end
+
 -- It stood in `queue`, with this priority if that is known. A message that has nothing left but its place is not set aside.
-function set_aside(member, queue, priority, why)
+function set_aside(member, queue, priority, why, batch)
   local id = sub(member, 7)
   local message, packed = call('HGET', MESSAGES, id), call('HGET', STATES, id)
   local faults = packed and byte(packed, 23) or 0
@@ -207,7 +296,10 @@ function set_aside(member, queue, priority, why)
     for _, key in ipairs({due_key(at, queue), retry_key(at, queue), lease_key(at, queue)}) do call('ZREM', key, member) end
   end
   call('ZREM', wait_key(queue), member)
-  for _, lane in ipairs({DEAD, QUARANTINE, DONE}) do call('ZREM', rest_key(lane, queue), member) end
+  local counted = 'open'
+  for lane, word in pairs({[DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = DONE}) do
+    if call('ZREM', rest_key(lane, queue), member) == 1 then counted = word end
+  end
   if not is_member(member) then return end
   leave_group(member, queue, message, packed)
   if not message and not packed then return end
@@ -218,6 +310,7 @@ function set_aside(member, queue, priority, why)
     cold = {r = 'damaged', rm = now, q = queue}}
   if faults > 0 and faults < 30 then state.faults, state.flags = faults, state.flags + HAS_FAULTS end
   if call('HEXISTS', PROGRESS, id) == 1 then mark(state, HAS_PROGRESS) end
+  count_aside(member, counted, message, packed, batch, state.cold)
   call('HSET', STATES, id, write_state(state))
   call('ZADD', rest_key(QUARANTINE, queue), now, member)
   call('SADD', root .. 'qs', queue)

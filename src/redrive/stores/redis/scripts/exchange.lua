@@ -1,11 +1,11 @@
 -- needs: full states faults cells groups puts settles looks claims
 -- {acks, moves, zones of drafts, swaps, asks, retries}: settles all, then claims. Nothing is
 -- written before all is known to apply.
--- acks: per priority and queue {priority, queue, ARGV index of members, of fences, swaps}, where swaps is empty or, for acks
+-- acks: per priority and queue {priority, queue, ARGV index of members, of fences, swaps, batch or nil}, where swaps is empty or, for acks
 -- that swap a cell each, {keys, versions, ARGV index of the first value, times to live}; retries: the first four and due
--- times, ARGV index of the first fault; moves: see move_of, with their members in ARGV[3] and fences in ARGV[4].
+-- times, ARGV index of the first fault, batch or nil; moves: see move_of, with their members in ARGV[3] and fences in ARGV[4].
 -- The answer: {now, {ack, number in it, …} that are stale, the same and the word of retries, words of moves, claims,
--- positions of asks that were clogged, ids of what was set aside}.
+-- positions of asks that were clogged, ids of what was set aside, batches of which a member died or nothing is open}.
 local acks, moves, zones, swaps, asks, retries = unpack(asked, 1, 6)
 local stale, other, words, drafts, draft_ids = {}, {}, {}, {}, {}
 local acked, retried, moved, woken, damaged = {}, {}, {}, {}, {}
@@ -20,7 +20,7 @@ local function members_in(text)
 end
 
 for at, row in ipairs(acks) do
-  local ack = {priority = row[1], queue = row[2], members = {}, ids = {}, beside = {}}
+  local ack = {priority = row[1], queue = row[2], members = {}, ids = {}, beside = {}, batch = row[6]}
   local fences, n, swap = ARGV[row[4]], 0, #row[5] > 0 and row[5]
   local members, ids = members_in(ARGV[row[3]])
   if swap then read_cells(swap[1]) end
@@ -31,7 +31,7 @@ for at, row in ipairs(acks) do
       local state, why = state_of(packed)
       if not state then
         current = false
-        damaged[#damaged + 1] = {members[i], ack.queue, ack.priority, why}
+        damaged[#damaged + 1] = {members[i], ack.queue, ack.priority, why, ack.batch}
       end
     end
     if not current or (swap and not swap_cell(swap[1][i], swap[2][i], swap[3] + i - 1, swap[4][i])) then
@@ -66,7 +66,7 @@ if #retries > 0 then
   local function read_retries()
     for at, row in ipairs(retries) do
       local retry = {priority = row[1], queue = row[2], dues = row[5], fault = row[6], states = {}, faults = {}, due = {},
-        members = {}, count = 0}
+        members = {}, count = 0, batch = row[7]}
       local fences, members, ids = ARGV[row[4]], members_in(ARGV[row[3]])
       for i, packed in ipairs(each('HMGET', STATES, ids)) do
         local word
@@ -76,10 +76,11 @@ if #retries > 0 then
           local state, why = state_of(packed)
           if state then
             moved[#moved + 1] = {kind = RETRY, queue = retry.queue, priority = retry.priority, ms = retry.dues[i], counts = true,
-              fault = retry.fault + i - 1, id = ids[i], member = members[i], packed = packed, state = state}
+              fault = retry.fault + i - 1, id = ids[i], member = members[i], packed = packed, state = state,
+              batch = retry.batch}
             word = bit.band(byte(packed, 6), CANCEL) ~= 0 and CANCELLED
           else
-            damaged[#damaged + 1] = {members[i], retry.queue, retry.priority, why}
+            damaged[#damaged + 1] = {members[i], retry.queue, retry.priority, why, retry.batch}
             word = STALE
           end
         else
@@ -103,7 +104,7 @@ if #moves > 0 then
   local function move_of(row)
     return {kind = row[1], queue = row[2], priority = row[3], ms = row[4], counts = row[5], held = row[6], reason = row[7],
       fault = row[8], fingerprint = row[9], result = row[10], swaps = row[11], follow_ups = row[12], deferral = row[13],
-      crashed = row[14], alone = row[15]}
+      crashed = row[14], alone = row[15], batch = row[16]}
   end
 
   local function read_moves()
@@ -119,7 +120,7 @@ if #moves > 0 then
       local member, id = move_members[i], move_ids[i]
       local packed, state, why = not seen[id] and packed_moves[i], nil, nil
       if is_current(packed, sub(ARGV[4], 4 * i - 3, 4 * i), member) then state, why = state_of(packed) end
-      if why then damaged[#damaged + 1] = {member, move.queue, move.priority, why} end
+      if why then damaged[#damaged + 1] = {member, move.queue, move.priority, why, move.batch} end
       if not state or not swap_together(move.swaps) then
         words[i] = STALE
       else
@@ -165,6 +166,7 @@ for _, retry in ipairs(retried) do each('ZREM', lease_key(retry.priority, retry.
 for _, move in ipairs(moved) do drop(lease_key(move.priority, move.queue), move.member) end
 flush()
 for _, ack in ipairs(acked) do
+  batches.count(ack.batch, 'open', 'done', #ack.ids)
   for _, one in ipairs(ack.beside) do
     local id, member, packed = unpack(one)
     forget(id, packed)
@@ -194,11 +196,12 @@ flush()
 write_puts(list)
 admit()
 finish_admitting()
-for _, one in ipairs(damaged) do set_aside(unpack(one, 1, 4)) end
+for _, one in ipairs(damaged) do set_aside(unpack(one, 1, 5)) end
 local answers, clogged = {}, {}
 for position, row in ipairs(asks) do claim(row, position - 1, answers, clogged) end
 for queue in pairs(admitted_to) do -- others may have room for those that were let in and are left
   if has_due(queue) then woken[queue] = true end
 end
 for queue in pairs(woken) do wake_waiters(queue) end
-return {now, stale, other, words, answers, clogged, aside}
+batches.write()
+return {now, stale, other, words, answers, clogged, aside, batches.named}

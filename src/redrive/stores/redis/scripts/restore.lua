@@ -9,7 +9,7 @@ local function message_of(row)
     fence = row[7], attempt = row[8], crashes = row[9], alone = row[10], redrives = row[11], life = row[12],
     held = row[13], suspect = row[14], worker = row[15], key = row[16], group = row[17], reason = row[18],
     rested = row[19], attempts_allowed = row[20], fingerprint = row[21], fault = row[22], faults = row[23],
-    progress = row[24]}
+    progress = row[24], batch = row[25]}
 end
 
 local rows, swaps = unpack(asked, 1, 2)
@@ -47,7 +47,8 @@ for n, i in ipairs(new) do
   local state = {lane = one.lane, fence = one.fence, flags = flags, attempt = one.attempt, crashes = one.crashes,
     alone = one.alone, redrives = one.redrives, faults = faults, due = 0, life = one.life, held = one.held,
     worker = one.worker, cold = cold}
-  local record = {id = id, member = sub(head, 5, 10) .. id, queue = one.queue, task = one.task, state = state}
+  local record = {id = id, member = sub(head, 5, 10) .. id, queue = one.queue, task = one.task, state = state,
+    batch = one.batch}
   rest(record, one.lane, one.reason, one.fingerprint, one.rested)
   for slot = 0, faults - 1 do keep_field(FAULTS, id .. string.char(slot), ARGV[one.fault + slot]) end
   if one.progress then keep_field(PROGRESS, id, ARGV[one.progress]) end
@@ -55,4 +56,5 @@ for n, i in ipairs(new) do
   call('SADD', root .. 'qs', one.queue)
 end
 flush()
+batches.write()
 return {words}

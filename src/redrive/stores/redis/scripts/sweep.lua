@@ -1,6 +1,6 @@
 -- needs: states faults cells groups puts settles
 -- Forget done messages that were kept long enough, and keys whose time is over and whose message is gone; at most a
--- thousand of each, and fewer long ones; and cells that expired. How many there were of what there were more; a thousand
+-- thousand of each, and fewer long ones; counts of batches, and cells that expired. How many there were of what there were more; a thousand
 -- if there are others.
 -- Forgets cells that expired, among those that a walk over all of them comes to next; whether there may be many more.
 local SWEPT_AT, SWEPT_ONCE, SWEPT_BYTES = root .. 'cs', 500, 4 * 1024 * 1024
@@ -71,4 +71,13 @@ for _, name in ipairs(names) do
     call('HDEL', KEYS_OF, name)
   end
 end
-return sweep_cells() and SWEEP_MAX or math.max(more, #names)
+local marked = call('ZRANGEBYSCORE', batches.EXPIRIES, '-inf', '(' .. now, 'LIMIT', 0, SWEEP_MAX)
+for _, batch in ipairs(marked) do
+  call('ZREM', batches.EXPIRIES, batch)
+  local expires = batches.read(call('HGET', batches.COUNTS, batch))[10]
+  if expires > 0 and expires < now then -- else it changed since it was marked
+    call('HDEL', batches.COUNTS, batch)
+    call('ZREM', batches.CHANGED, batch)
+  end
+end
+return sweep_cells() and SWEEP_MAX or math.max(more, #names, #marked)

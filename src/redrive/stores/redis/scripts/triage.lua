@@ -1,7 +1,7 @@
 -- needs: full states faults cells groups puts settles
 -- {handles as {redrives, lane, delay}, verdict, swaps}, their ids in ARGV[3]: {a word per handle: 1 if it was as it says,
 -- else 0}, or what was refused, and then nothing was changed. A verdict: {'redrive', to_queue, attempts, run,
--- keep_deadline} | {'discard'} | {'hasten'} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
+-- keep_deadline} | {'discard', waive} | {'hasten'} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
 -- of their ids}.
 -- What a run or an isolation takes from a message is the map `b` in its state, with the names of there; `n` is how often
 -- it had been redriven, by which what a run took is told from what an isolation took.
@@ -50,6 +50,9 @@ local function redrive(record, delay)
     drop_field(PROGRESS, record.id)
     cold.res = nil
     if not cold.b then unmark(state, HAS_PROGRESS) end
+    cold.lb = record.batch and 1 -- it is counted as done, and has left its batch
+  else
+    batches.count(record.batch, record.counted, 'open')
   end
   rise(record)
   if group and not head then leave(record) end
@@ -162,7 +165,8 @@ local function unread(id, packed)
   local state = state_of(packed)
   local kept = call('HGET', root .. 'x', id)
   if not state or not state.cold.q or not kept then return end
-  return {id = id, member = sub(kept, 1, 22), queue = state.cold.q, state = state, rare = {}}
+  return {id = id, member = sub(kept, 1, 22), queue = state.cold.q, state = state, rare = {}, batch = state.cold.bt,
+    counted = batches.word(state)}
 end
 
 -- The record of a handle that is as it says; what it was read from.
@@ -221,7 +225,8 @@ for i, handle in ipairs(handles) do
     elseif kind == 'hasten' then hasten(record)
     elseif kind == 'isolate' then isolate(record)
     elseif kind == 'readmit' then readmit(record)
-    else remove(record, packed, message) end
+    elseif kind == 'replace' then remove(record, packed, message)
+    else remove(record, packed, message, verdict[2] and 'done' or 'discarded') end
     flush()
   end
 end
@@ -232,5 +237,6 @@ end
 write_cells()
 flush()
 admit()
+batches.write()
 for queue in pairs(woken) do wake_waiters(queue) end
 return {words, now}

@@ -1,8 +1,8 @@
 -- needs: states groups
 -- {cursor, whether to mend, ids or nil}: a page of all messages: {cursor that leads on, {id, why, what was done, …}} of
--- those that cannot be read, that were set aside, or that stand in no lane.
+-- those that cannot be read, that were set aside, or that stand in no lane; {id, batch, as what it is counted, …} of members.
 local cursor, mends, given_ids = unpack(asked, 1, 3)
-local page, answer = nil, {}
+local page, answer, counted = nil, {}, {}
 if given_ids then
   page = {'0', {}}
   for i = 1, #ARGV[3] / 16 do
@@ -38,6 +38,12 @@ local function readmit(record)
   call('ZADD', rest_key(DEAD, record.queue), cold.rm or now, record.member)
   call('ZADD', root .. 'f:' .. cold.fk, cold.rm or now, record.member)
   call('SADD', root .. 'fg', cold.fk)
+  if cold.bt then
+    batches.count(cold.bt, 'quarantine', 'dead')
+    batches.write()
+    call('ZREM', batches.key(QUARANTINE, cold.bt), record.member)
+    call('ZADD', batches.key(DEAD, cold.bt), cold.rm or now, record.member)
+  end
   call('HDEL', root .. 'x', record.id)
   call('HDEL', root .. 'xw', record.id)
 end
@@ -48,6 +54,10 @@ for i = 1, #page[2], 2 do
     local packed = call('HGET', STATES, id)
     local why = call('HGET', root .. 'xw', id)
     local record, wrong = sound_of(id, message, packed)
+    if record and record.batch then
+      local n = #counted
+      counted[n + 1], counted[n + 2], counted[n + 3] = id, record.batch, record.counted
+    end
     if record and why and record.state.lane == QUARANTINE then
       if mends then readmit(record) end
       tell(id, why, 'it is dead, as damaged, without its state')
@@ -75,4 +85,4 @@ for i = 1, #page[2], 2 do
     end
   end
 end
-return {page[1], answer}
+return {page[1], answer, counted}
