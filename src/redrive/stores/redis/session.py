@@ -28,7 +28,7 @@ BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 # The names of scripts that write nothing.
 LOOKS = frozenset(
     (
-        *("batch_counts", "changed_batches", "check", "counted_batches", "counts", "damage", "due_counts"),
+        *("batch_counts", "batch_ids", "changed_batches", "check", "counted_batches", "counts", "damage", "due_counts"),
         *("failure_groups", "failures", "find", "group_names", "groups", "ids", "live", "look", "look_probe", "odd"),
         *("paused", "queues", "read_cells", "resting", "scan", "verify"),
     )

@@ -78,8 +78,8 @@ end
 
 -- The counts of a batch: a field of one hash, with the numbers of BatchCounts in their order and then when they go, or 0.
 -- Moves of members are collected, and written once per batch by `batches.write`. `CHANGED` has the batches that must be
--- looked at, `EXPIRIES` those that go. Dead and quarantined members stand in a set per batch, as in those of their queue.
-local batches = {COUNTS = root .. 'b', CHANGED = root .. 'bc', EXPIRIES = root .. 'be', changes = {}, named = {}}
+-- looked at, `NAMES` all of them, `EXPIRIES` those that go. Dead and quarantined members stand in a set per batch, as in those of their queue.
+local batches = {COUNTS = root .. 'b', CHANGED = root .. 'bc', NAMES = root .. 'bn', EXPIRIES = root .. 'be', changes = {}, named = {}}
 do
 local FIELDS = {'open', 'done', 'dead', 'quarantine', 'cancelled', 'discarded', 'duplicate', 'opened', 'died'}
 local WORDS = {[DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = 'done'}
@@ -123,7 +123,7 @@ local function is_news(counts) return counts[1] <= 0 or counts[3] + counts[4] > 
 -- Write what was counted. `named` has the batches of which a member died, or was settled with nothing open after it.
 function batches.write()
   if not next(batches.changes) then return end
-  local ids, rows, news, others = {}, {}, {}, {}
+  local ids, rows, first, news, others = {}, {}, {}, {}, {}
   for batch in pairs(batches.changes) do ids[#ids + 1] = batch end
   for i, packed in ipairs(each('HMGET', batches.COUNTS, ids)) do
     local batch, by, counts = ids[i], batches.changes[ids[i]], batches.read(packed)
@@ -131,6 +131,10 @@ function batches.write()
     for at, field in ipairs(FIELDS) do counts[at] = counts[at] + by[field] end
     counts[#FIELDS + 1] = 0
     rows[2 * i - 1], rows[2 * i] = batch, cmsgpack.pack(counts)
+    if not packed then
+      first[#first + 1] = 0
+      first[#first + 1] = batch
+    end
     if by.died > 0 or (by.settled and counts[1] <= 0) then batches.named[#batches.named + 1] = batch end
     if is_news(counts) then
       news[#news + 1] = 0
@@ -140,6 +144,7 @@ function batches.write()
     end
   end
   each('HSET', batches.COUNTS, rows)
+  each('ZADD', batches.NAMES, first)
   each('ZADD', batches.CHANGED, news)
   each('ZREM', batches.CHANGED, others)
   batches.changes = {}

@@ -78,6 +78,7 @@ for _, batch in ipairs(marked) do
   if expires > 0 and expires < now then -- else it changed since it was marked
     call('HDEL', batches.COUNTS, batch)
     call('ZREM', batches.CHANGED, batch)
+    call('ZREM', batches.NAMES, batch)
   end
 end
 return sweep_cells() and SWEEP_MAX or math.max(more, #names, #marked)
