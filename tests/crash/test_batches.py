@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import secrets
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from time import sleep
 
@@ -11,6 +14,7 @@ from tests.support.crash.children import KILLED, Child, run, sweep_stores, until
 from tests.support.crash.ledger import Journal, handled, read
 from tests.support.crash.members import ADDED, MEMBERS, batch_of, callbacks, make_app, reopened
 from tests.support.crash.programs import Plan
+from tests.support.servers import PostgresServer, RedisServer, Server, memory_disk
 
 from redrive.message import BatchCounts
 
@@ -99,3 +103,55 @@ def test_random_kills_of_workers_and_producers_leave_exact_counts(seed: int, pla
     counts = worked_off(place)
     assert counts == BatchCounts(done=members + ADDED, opened=members + ADDED)
     assert callbacks(place) == {"complete": 1, "success": 1}
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server | None]:
+    """A server of this test's own, which it may kill; None for SQLite."""
+    if request.param == "sqlite":
+        yield None
+    elif request.param == "postgres":
+        with PostgresServer(folder=memory_disk()) as postgres:
+            yield postgres
+    else:
+        with RedisServer(appendonly=True, appendfsync="always", folder=memory_disk()) as redis:
+            yield redis
+
+
+@pytest.mark.fault("kill -9 of workers of a batch and of their server, again and again")
+@pytest.mark.soak
+def test_100_000_members_are_counted_while_workers_and_their_server_are_killed(
+    seed: int, server: Server | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight workers, one killed each second, the server each ten."""
+    monkeypatch.setenv("REDRIVE_STATE_DIR", str(tmp_path / "state"))
+    if server is not None:
+        option = "schema" if isinstance(server, PostgresServer) else "namespace"
+        (tmp_path / "url").write_text(f"{server.url}?{option}=crash_{secrets.token_hex(6)}")
+    (tmp_path / "pause").write_text("0.1")
+    members, rng = 100_000, random.Random(seed)
+    app = make_app(tmp_path, Journal(handled(tmp_path)))
+    batch_of(app, members).enqueue()
+    app.store.close()
+    plan = Plan(place=str(tmp_path), concurrency=60, prefetch=120, drain=False)
+    workers = [Child("member", plan) for _ in range(8)]
+    kills, servers, since_s = 0, 0, time.monotonic()
+    try:
+        while len(callbacks(tmp_path)) < 2 and time.monotonic() - since_s < 600:
+            sleep(1.0)
+            victim = rng.randrange(len(workers))
+            workers[victim].kill()
+            workers[victim], kills = Child("member", plan), kills + 1
+            if server is not None and kills % 10 == 0:
+                server.kill()
+                sleep(rng.uniform(0, 1))
+                server.restart()
+                servers += 1
+    finally:
+        for worker in workers:
+            worker.kill()
+    counts = worked_off(tmp_path)
+    print(f"seed {seed}: {kills} workers and {servers} servers killed; {counts}; {dict(callbacks(tmp_path))}")
+    total = members + ADDED
+    assert counts.total == total and counts.done + counts.dead + counts.quarantine == total and counts.dead == 1
+    assert callbacks(tmp_path) == {"complete": 1, "death": 1}

@@ -4,6 +4,7 @@ the journal and the store say of their batch in the end.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,10 +25,12 @@ KEY = "one"
 def make_app(place: Path, journal: Journal) -> redrive.App:
     """Every callback writes down that it ran."""
     app = redrive.App(url_of(place))
+    pause_s = float((place / "pause").read_text()) if (place / "pause").exists() else 0.0
 
     @app.task(name="member", ctx=True, retry=redrive.Retry(max_attempts=1), poison=redrive.Poison(10))
-    def member(c: Context, n: int) -> None:
+    async def member(c: Context, n: int) -> None:
         assert c.batch is not None
+        await asyncio.sleep(pause_s)
         if n == 1:
             c.batch.add(*(member.draft(100 + m) for m in range(ADDED)))
         if n == 2 and not (place / "mended").exists():
