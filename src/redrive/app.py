@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar,
 
 from .config import settings
 from .duration import Duration, milliseconds, seconds
-from .enqueue import Chain, Ref, Task, aput, put
+from .enqueue import Ref, Task, TaskChain, aput, put
 from .errors import ConfigError
 from .message import Draft, Message
 from .read_model import ReadModel
@@ -230,16 +230,16 @@ class App(ReadModel):
         """Do as `enqueue_many` does, in asyncio code; concurrent calls share a commit."""
         return await aput(self, list(drafts), tx)
 
-    def chain(self, *steps: Draft) -> Chain:
+    def chain(self, *steps: Draft) -> TaskChain:
         """Return a chain: `app.chain(fetch.draft(url), parse.draft(previous), save.draft(previous)).enqueue()`.
 
         Each step is enqueued in the commit that acks the one before, and gets what that returned for `previous`. A step
         that dies is a dead letter; its redrive resumes the chain. In a batch
-        (`Chain.draft()`) each step joins as a member. Raises ConfigError for another number of steps than 2 to
+        (`TaskChain.draft()`) each step joins as a member. Raises ConfigError for another number of steps than 2 to
         100, for a first step that takes `previous`, and for a task with `idempotency=`, whose stored result would end
         the chain.
         """
-        return Chain(self, steps)
+        return TaskChain(self, steps)
 
     def batch(
         self,

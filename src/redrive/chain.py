@@ -30,14 +30,14 @@ class Previous:
 previous: Any = Previous()
 
 
-class Step(Draft, frozen=True, kw_only=True, omit_defaults=True):
+class ChainStep(Draft, frozen=True, kw_only=True, omit_defaults=True):
     """A draft of a later step. `awaits`: the names of arguments that are what the step before returned; `body` has the
     others."""
 
     awaits: tuple[str, ...] = ()
 
 
-_decode = msgspec.json.Decoder(list[Step]).decode
+_decode = msgspec.json.Decoder(list[ChainStep]).decode
 
 
 def chained(drafts: Sequence[Draft]) -> Draft:
@@ -46,7 +46,7 @@ def chained(drafts: Sequence[Draft]) -> Draft:
     if not 2 <= len(drafts) <= STEPS_MAX:
         raise ConfigError(f"a chain of {len(drafts)} steps: expected 2 to {STEPS_MAX}")
     first, *later = drafts
-    if isinstance(first, Step):
+    if isinstance(first, ChainStep):
         raise ConfigError(
             f"the first step of a chain, of task {first.task!r}, takes `previous`, and has none before it"
         )
@@ -79,11 +79,11 @@ def next_step(message: Message, result: bytes | None, id: str) -> Draft | None:
     return Draft(**fields)
 
 
-def _step(draft: Draft) -> Step:
-    return draft if isinstance(draft, Step) else Step(**asdict(draft))
+def _step(draft: Draft) -> ChainStep:
+    return draft if isinstance(draft, ChainStep) else ChainStep(**asdict(draft))
 
 
-def _headers(headers: Mapping[str, str] | None, later: Sequence[Step]) -> Mapping[str, str] | None:
+def _headers(headers: Mapping[str, str] | None, later: Sequence[ChainStep]) -> Mapping[str, str] | None:
     if not later:
         return headers
     return {**(headers or {}), NEXT_HEADER: msgspec.json.encode(later).decode()}

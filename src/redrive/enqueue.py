@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, ov
 import msgspec
 from msgspec.structs import asdict
 
-from .chain import Step, chained, previous
+from .chain import ChainStep, chained, previous
 from .codec.annotations import first_type
 from .codec.codec import Upcast
 from .duration import Duration, milliseconds
@@ -63,7 +63,7 @@ class Bound(Generic[P, R]):
             self._refuse_tx("a draft has no transaction of its own: give tx= to app.enqueue_many(…)")
         if any(value is previous for value in (*args, *kwargs.values())):
             body, awaits = self._task.codec.encode_step(args, kwargs)
-            return Step(**asdict(self._draft(current(), body=body)), awaits=awaits)
+            return ChainStep(**asdict(self._draft(current(), body=body)), awaits=awaits)
         return self._draft(current(), args, kwargs)
 
     def _draft(
@@ -286,7 +286,7 @@ class Task(TaskSpec, Bound[P, R]):
         return register
 
 
-class Chain:
+class TaskChain:
     """A chain of messages, made by `app.chain(…)`."""
 
     def __init__(self, app: Registry, steps: Sequence[Draft]) -> None:

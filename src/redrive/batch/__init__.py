@@ -13,7 +13,7 @@ here. Most queues call this a batch; it is not a message with several records (`
 from __future__ import annotations
 
 from .fill import Batch, batch
-from .follow import Complain, Puts, follow
+from .follow import BatchApp, Complain, follow
 from .ref import BatchInfo, BatchRef, listed
 
-__all__ = ["Batch", "BatchInfo", "BatchRef", "Complain", "Puts", "batch", "follow", "listed"]
+__all__ = ["Batch", "BatchApp", "BatchInfo", "BatchRef", "Complain", "batch", "follow", "listed"]

@@ -16,7 +16,7 @@ from .state import KEPT_MS, BatchState, cell_of, state_in, swap_of
 Complain = Callable[[str, str], None]  # takes the id of a batch, and why its callbacks cannot be put
 
 
-class Puts(Protocol):
+class BatchApp(Protocol):
     """What puts messages: an app."""
 
     @property
@@ -34,7 +34,7 @@ class Due(Struct, frozen=True):
     made: Advance
 
 
-def follow(app: Puts, ids: Sequence[str], complain: Complain) -> None:
+def follow(app: BatchApp, ids: Sequence[str], complain: Complain) -> None:
     """Put the callbacks that are due for these batches, then mark the batches, so that `changed_batches` leaves them
     out. Any number of processes may do so at once. Raises StoreError; what was not put is due at the next call."""
     store = app.store
@@ -66,7 +66,7 @@ def _read(store: Store, ids: Sequence[str], complain: Complain) -> Iterator[Due 
         yield None if state is None else Due(cell, state, n, advance(state, n, now_ms))
 
 
-def _put(app: Puts, dues: Sequence[Due], complain: Complain) -> list[Due]:
+def _put(app: BatchApp, dues: Sequence[Due], complain: Complain) -> list[Due]:
     """Put the callbacks of these batches in one commit; if one is refused, each in its own. Returns those written."""
     if not dues:
         return []

@@ -207,8 +207,8 @@ class Exchange(Struct, frozen=True):
 
     `clogged` lists queues in which a request with `skip` stopped after too many skipped messages: a request without
     `skip` reaches the messages behind them. `damaged` lists messages with unreadable rows, which were moved to the
-    quarantine lane without stopping the exchange. `batches` lists batches whose members were settled and of which
-    nothing is open now, or of which a member died: `redrive.batch` decides what follows.
+    quarantine lane without stopping the exchange. `batches` lists batches with a settled member that have
+    nothing open now, or lost a member to a death: `redrive.batch` decides what follows.
     """
 
     settled: list[Settled]

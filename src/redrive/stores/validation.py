@@ -9,7 +9,7 @@ from typing import TypeVar, overload
 
 from msgspec.structs import replace
 
-from ..chain import Step
+from ..chain import ChainStep
 from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported, near_miss
 from ..ids import is_id
 from ..message import (
@@ -79,7 +79,7 @@ def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> N
                 f"body of task {draft.task!r} has {len(draft.body)} bytes; this store takes {traits.body_bytes_max}; "
                 + (_USE_BLOBS if traits.blob_threshold is None else _RAISE_MAX)
             )
-        if type(draft) is Step and draft.awaits:
+        if type(draft) is ChainStep and draft.awaits:
             raise EnqueueError(
                 f"a message of task {draft.task!r} takes `previous`, which only app.chain(…) gives; nothing was written"
             )

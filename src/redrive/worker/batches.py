@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ..batch import Complain, Puts, follow
+from ..batch import BatchApp, Complain, follow
 from ..chance import uniform
 from .services import Service
 
@@ -16,7 +16,7 @@ class BatchSweep(Service):
     """Looks for batches whose counts changed without a worker's exchange: a cancel, a discard, retention, or an
     exchange whose worker was killed right after it."""
 
-    def __init__(self, app: Puts, complain: Complain) -> None:
+    def __init__(self, app: BatchApp, complain: Complain) -> None:
         self._app, self._complain = app, complain
         self._due_s = 0.0
 

@@ -11,7 +11,7 @@ methods of `Pipeline`, in the order in which they stand here. They differ in how
 6. settle: `Store.exchange` again, with `settlements`. `refuse` makes the settlement that replaces one which the store
    does not take.
 7. `report`: count what became of the messages, emit events, write logs.
-8. `follow`: enqueue the callbacks of batches that ended, or of which a member died.
+8. `follow`: enqueue the callbacks of batches that ended, or lost a member to a death.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class Pipeline:
 
     def follow(self, batches: Sequence[str]) -> None:
         """Put the callbacks that are due for these batches. If the store fails, a sweep puts them within seconds."""
-        if batches and self._follow is not None:
+        if self._follow is not None:
             with contextlib.suppress(StoreError):
                 self._follow(batches)
 

@@ -213,7 +213,8 @@ class StoreLoop:
             self._leases.renew_soon()
         self._outcomes = []
         self._settled(outcomes, result.settled)
-        self._pipeline.follow(result.batches)
+        if result.batches:
+            self._pipeline.follow(result.batches)
         by_ms = self._lapsed_by_ms
         enough = bool(result.deliveries) or by_ms is None or by_ms >= self._store.now_ms()
         self._left = self._hurried and bool(asks) and not enough
