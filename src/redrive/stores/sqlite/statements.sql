@@ -600,7 +600,7 @@ select batch, 0, 0, -count(*), 0, 0, count(*), 0, 0, 0 from (
 on conflict(id) do update set dead = dead + excluded.dead, discarded = discarded + excluded.discarded, changed = 1, expires_ms = null
 
 -- name: ended
--- ?1 batches (JSON): those of which nothing is open
+-- ?1 batches (JSON): those that have nothing open
 select json_group_array(id) from batch where id in (select value from json_each(?1)) and open = 0
 
 -- name: batch_counts

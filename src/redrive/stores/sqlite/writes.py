@@ -124,14 +124,13 @@ class Writes:
         count = len(settlements)  # looked up first: a savepoint to undo a part would copy each page of the delete
         if len(fences) != count:
             return None
-        (held,) = c.execute(self._sql["held_members" if batched else "held_count"], (text(fences),)).fetchone()
-        members = dict(_read_counts(held)) if batched else {None: held}
-        if sum(members.values()) != count:
+        (found,) = c.execute(self._sql["held_members" if batched else "held_count"], (text(fences),)).fetchone()
+        held = dict(_read_counts(found)) if batched else {None: found}
+        if sum(held.values()) != count:
             return None
         c.execute(self._sql["ack"], (text(list(fences)),))
-        acked: dict[Move, int] = {(batch, "open", "done"): n for batch, n in members.items() if batch is not None}
-        if acked:
-            self._batches.count(c, acked)
+        if batched and (acked := [(batch, n) for batch, n in held.items() if batch is not None]):
+            self._batches.count(c, {(batch, "open", "done"): n for batch, n in acked})
         return [Settled.OK] * count
 
     def _settle_each(
