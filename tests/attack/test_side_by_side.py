@@ -15,8 +15,10 @@ import pytest
 
 import redrive
 from redrive import Draft
+from redrive.errors import SchemaError
 from redrive.message import Message
 from redrive.store import Store
+from redrive.stores.sqlite import schema
 from redrive.stores.sqlite.store import SqliteStore
 
 MESSAGES = 2000
@@ -47,11 +49,11 @@ NEWER = (
     ("fault/model.py", f"{FAULT}, omit_defaults=True):", f"{FAULT}):"),
     ("fault/model.py", CRASH, f'    mood: str = "blue"\n{CRASH}'),
     ("message/message.py", 'DEAD = "dead"', 'DEAD = "graveyard"'),
-    ("stores/sqlite/schema.py", "MIGRATIONS = (5, 6)", "MIGRATIONS = (5, 6, 7)"),
+    ("stores/sqlite/schema.py", "MIGRATIONS = (5, 6, 7)", "MIGRATIONS = (5, 6, 7, 8)"),
     (
         "stores/sqlite/statements.sql",
         "-- name: put\n",
-        "-- name: migration_7\n-- older programs go on beside it\n"
+        "-- name: migration_8\n-- older programs go on beside it\n"
         "create index if not exists message_newer on message(seq);\n\n-- name: put\n",
     ),
 )
@@ -97,44 +99,41 @@ def test_versions_side_by_side_lose_and_damage_nothing(tmp_path: Path) -> None:
         assert any(fault.kind == "cosmic" for message in left for fault in message.faults)
         (faults,) = store._read('select count(*) from message where faults like \'%"mood":"blue"%\'')
         assert faults[0] > 0
-        assert store.check() == [] and store.info()["schema"] == 7
+        assert store.check() == [] and store.info()["schema"] == 8
 
 
-OLDER = """
-import sqlite3
-from contextlib import closing
-from pathlib import Path
-
-from redrive import Draft
-from redrive.stores.sqlite import schema
-from redrive.stores.sqlite.store import SqliteStore
-
-schema.MIGRATIONS = schema.MIGRATIONS[:1]  # what the first release knows
-if Path("work.db").exists():
-    with closing(sqlite3.connect("work.db")) as c:
-        ((at,),) = c.execute("pragma user_version")  # and all that it looks at
-        assert at <= 5, f"has schema {at}, this redrive knows up to 5"
-with closing(SqliteStore("work.db")) as store:
-    store.put([Draft(task="work", body=b"{}")])
-    print(store.counts("default").ready, store._read("pragma user_version")[0][0])
-"""
 LOOKS = ("status", "queue list", "dlq list", "store check", "doctor", "store upgrade")
 
 
-def test_an_older_release_works_a_file_that_this_one_looked_at(tmp_path: Path) -> None:
-    def older() -> str:
-        command = [sys.executable, "-c", OLDER]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-
-    told = [older()]
-    for words in LOOKS:
+def test_this_version_works_a_file_that_a_newer_one_gave_an_index(tmp_path: Path) -> None:
+    newer_version(tmp_path / "newer")
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "newer")}
+    told = []
+    for n, words in enumerate(LOOKS, 1):
+        with closing(SqliteStore(tmp_path / "work.db")) as store:
+            store.put([Draft(task="work", body=b"{}")])
+            told.append((store.counts("default").ready, store._read("pragma user_version")[0][0]))
+            assert store.info()["schema"] == (7 if n == 1 else 8)
         command = [sys.executable, "-m", "redrive", *words.split(), "--url", "sqlite:///work.db"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert done.returncode in (0, 1), done.stderr
-        told.append(older())
-    assert told == [f"{n} 5\n" for n in range(1, len(LOOKS) + 2)]
+    assert told == [(n, 7) for n in range(1, len(LOOKS) + 1)]
     with closing(SqliteStore(tmp_path / "work.db")) as store:
-        assert store.info()["schema"] == 6 and store.check() == []
+        assert store.check() == []
+
+
+@pytest.mark.parametrize("known", [1, 2])  # of the first release, and of the one before there were batches
+def test_a_release_that_counts_no_members_refuses_the_file_and_leaves_it_alone(
+    tmp_path: Path, known: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(SqliteStore(tmp_path / "work.db")) as store:
+        store.put([Draft(task="work", body=b"{}", batch="b")])
+    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:known])
+    with pytest.raises(SchemaError, match=rf"has schema 7, this redrive knows up to {4 + known}; upgrade redrive"):
+        SqliteStore(tmp_path / "work.db")
+    monkeypatch.undo()
+    with closing(SqliteStore(tmp_path / "work.db")) as store:
+        assert store.batch_counts(["b"])[0].open == 1 and store.check() == []
 
 
 @pytest.mark.parametrize("made", ["no table", "no row", "no number", "twice"])
@@ -151,7 +150,7 @@ def test_a_note_of_the_schema_that_is_damaged_costs_nothing_but_an_index_made_ag
         c.commit()
     with closing(SqliteStore(tmp_path / "work.db")) as store:
         store.put([Draft(task="work", body=b"{}")])
-        assert store.info()["schema"] == 6 and store.check() == []
+        assert store.info()["schema"] == 7 and store.check() == []
 
 
 def everything(store: Store) -> list[Message]:

@@ -13,6 +13,7 @@ from ..batches import row
 from ..groups import setting_line
 from ..meta import text
 from . import cells, schema
+from .batches import miscounted
 from .file import SqliteFile
 from .repair import Repairs, bad_rows
 from .upkeep import findings
@@ -144,12 +145,7 @@ class SqliteAdmin(SqliteFile):
             problems = [row[0] for row in self._read("pragma integrity_check")]
             problems += [stuck for queue in self.queues() for stuck in self._stuck_groups(queue)]
             problems += [setting_line(*row) for row in self._read(self._sql["odd_settings"])]
-            problems += [
-                f"batch {id}: {field} counts {counted}, but {stored} members are stored"
-                for id, *pairs in self._read(self._sql["miscounted"])
-                for field, counted, stored in zip(("open", "dead", "quarantine"), pairs[::2], pairs[1::2], strict=True)
-                if counted != stored
-            ]
+            problems += [line for row in self._read(self._sql["miscounted"]) for line in miscounted(*row)]
             problems += [f"cell {row[0]!r} is not what redrive writes" for row in self._read(self._sql["odd_cells"])]
             bad = bad_rows(self._read, self._sql)
             problems += [one.line for one in islice(bad, CHECKED_MAX)]
@@ -172,8 +168,7 @@ class SqliteAdmin(SqliteFile):
         def rest(c: sqlite3.Connection) -> None:
             c.execute(self._sql["mend_cells"])
             c.execute(self._sql["mend_versions"], (self._clock_ms(),))
-            miscounted = c.execute(self._sql["miscounted"]).fetchall()
-            c.executemany(self._sql["recount"], [(*row[2::2], row[0]) for row in miscounted])
+            c.execute(self._sql["recount"])
             self._groups.admit_everywhere(c, self._clock_ms())
 
         self._writer.run(rest)

@@ -17,7 +17,7 @@ from ...message import Verdict
 from .. import batches
 from ..meta import text
 
-Moves = Counter[tuple[str, str | None, str | None]]  # how many members of a batch left this field for that one
+Move = tuple[str, str | None, str | None]  # a member of this batch left this field of its counts for that one
 _read_members = msgspec.json.Decoder(list[tuple[int, str, str]]).decode
 _read_ids = msgspec.json.Decoder(list[str]).decode
 
@@ -35,9 +35,8 @@ class SqliteBatches:
         self._settled.clear()
         self._died.clear()
 
-    def count(self, c: sqlite3.Connection, moves: Moves) -> None:
-        if not moves:
-            return
+    def count(self, c: sqlite3.Connection, moves: Mapping[Move, int]) -> None:
+        """Add to the counts; `moves` says how often each move took place."""
         rows = [(batch, *(n * each for each in _added(old, new))) for (batch, old, new), n in moves.items()]
         c.execute(self._sql["count_members"], (text(rows),))
         for batch, old, new in moves:
@@ -52,7 +51,8 @@ class SqliteBatches:
         before = self._states(c, seqs) if seqs else {}
         yield
         if before:
-            after, moves = self._states(c, seqs), Moves()
+            after = self._states(c, seqs)
+            moves = Counter[Move]()
             for seq, (batch, old) in before.items():
                 new = after[seq][1] if seq in after else batches.removed_as(old, verdict)
                 if new != old:
@@ -75,3 +75,14 @@ class SqliteBatches:
 def _added(old: str | None, new: str | None) -> tuple[int, ...]:
     """Return what the move of a member adds to each of its batch's counts."""
     return batches.row(batches.moved(batches.NOTHING, old, new))
+
+
+def miscounted(id: str, odd: int, *pairs: int) -> list[str]:
+    """Return what is wrong with the counts of a batch, from a row of the statement `miscounted`."""
+    wrong = [f"batch {id}: a count is no number"] if odd else []
+    fields = zip(("open", "dead", "quarantine"), pairs[::2], pairs[1::2], strict=True)
+    return wrong + [
+        f"batch {id}: {field} counts {counted}, but {stored} members are stored"
+        for field, counted, stored in fields
+        if counted != stored
+    ]

@@ -35,6 +35,14 @@ insert into schema_at values (%d);
 _OURS = """(lane in ('ready', 'leased', 'dead', 'quarantine', 'done') or typeof(lane) <> 'text' or length(lane) > 40
  or lane glob '[^a-z]*' or lane glob '*[^a-z0-9_-]*' or lane = '')"""
 _SOUND = "(typeof(version) = 'integer' and version between 0 and 4611686018427387904)"  # true for valid cell versions
+# The batches whose counts are not those of the members that are stored, or no numbers.
+_MISCOUNTED = """select b.id, (done || cancelled || discarded || duplicate || opened || died) glob '*[^0-9-]*' odd,
+  b.open, coalesce(m.open, 0) open_stored, b.dead, coalesce(m.dead, 0) dead_stored,
+  b.quarantine, coalesce(m.quarantine, 0) quarantine_stored
+from batch b left join (select batch, sum(lane not in ('dead', 'quarantine', 'done')) open,
+    sum(lane = 'dead') dead, sum(lane = 'quarantine') quarantine from message where batch is not null group by batch) m
+  on m.batch = b.id
+where odd or (b.open, b.dead, b.quarantine) <> (open_stored, dead_stored, quarantine_stored)"""
 _PAIRS = [f"'{name}', {name}" for name in _TAKEN]
 BEFORE = f"json_object({', '.join(_PAIRS)}, 'blocked', coalesce(turn = 0, 0))"
 
@@ -56,6 +64,7 @@ def _spelled(sql: str, ours: str) -> str:
         one, _, tail = rest.partition(_END)
         sql = head + "  union all\n".join(one.replace("{priority}", str(priority)) for priority in PRIORITIES) + tail
     words = {"sound": _SOUND, "columns": COLUMNS, "skip_looked": str(SKIP_LOOKED), "before": BEFORE, "ours": ours}
+    words["miscounted"] = _MISCOUNTED
     for word, meant in words.items():
         sql = sql.replace(f"{{{word}}}", meant)
     return sql

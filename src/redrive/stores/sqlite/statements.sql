@@ -591,14 +591,16 @@ select json_group_array(json_array(seq, batch, case lane when 'dead' then lane w
   when 'done' then iif(reason is 'cancelled', reason, lane) else 'open' end))
 from message where seq in (select value from json_each(?1)) and batch is not null
 
--- name: members_of_rest
--- ?1 lane, ?2 queue, ?3 ?4 as `retain`: the batch of each member that it removes
-select json_group_array(batch) from (
+-- name: discard_members
+-- ?1 lane, ?2 queue, ?3 ?4 as `retain`, of what is dead: count the members that it removes
+insert into batch(id, open, done, dead, quarantine, cancelled, discarded, duplicate, opened, died)
+select batch, 0, 0, -count(*), 0, 0, count(*), 0, 0, 0 from (
   select batch from message where lane = ?1 and rested_ms is not null and queue = ?2
-  and (rested_ms, seq) < (?3, ?4) order by rested_ms, seq limit 1000) where batch is not null
+  and (rested_ms, seq) < (?3, ?4) order by rested_ms, seq limit 1000) where typeof(batch) = 'text' group by batch
+on conflict(id) do update set dead = dead + excluded.dead, discarded = discarded + excluded.discarded, changed = 1, expires_ms = null
 
 -- name: ended
--- ?1 batches (JSON): those of which nothing is open
+-- ?1 batches (JSON): those that have nothing open
 select json_group_array(id) from batch where id in (select value from json_each(?1)) and open = 0
 
 -- name: batch_counts
@@ -619,14 +621,14 @@ update batch set changed = 0, expires_ms = ? where id = ? and open = ? and done 
 and discarded = ? and duplicate = ? and opened = ? and died = ?
 
 -- name: miscounted
--- [batch, open as counted and as stored, dead, quarantine] where a count is not that of the members that are stored
-select b.id, b.open, coalesce(m.open, 0), b.dead, coalesce(m.dead, 0), b.quarantine, coalesce(m.quarantine, 0) from batch b left join (
-  select batch, sum(lane not in ('dead', 'quarantine', 'done')) open, sum(lane = 'dead') dead, sum(lane = 'quarantine') quarantine
-  from message where batch is not null group by batch) m on m.batch = b.id
-where (b.open, b.dead, b.quarantine) <> (coalesce(m.open, 0), coalesce(m.dead, 0), coalesce(m.quarantine, 0))
+-- [batch, whether a count is no number, then open as counted and as stored, dead, quarantine] of each that is not right
+select * from ({miscounted})
 
 -- name: recount
-update batch set open = ?, dead = ?, quarantine = ?, changed = 1, expires_ms = null where id = ?
+update batch set open = m.open_stored, dead = m.dead_stored, quarantine = m.quarantine_stored, done = cast(done as integer),
+  cancelled = cast(cancelled as integer), discarded = cast(discarded as integer), duplicate = cast(duplicate as integer),
+  opened = cast(opened as integer), died = cast(died as integer), changed = 1, expires_ms = null
+from ({miscounted}) m where batch.id = m.id
 
 -- name: configure
 insert into queue(name, paused, group_width, group_order, on_dead) values (?1, coalesce(?2, 0), ?3, ?4, ?5)

@@ -107,8 +107,9 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
         def work(c: sqlite3.Connection) -> Exchange:
             now, aside = self._clock_ms(), self._set_aside
             self._groups.admitted = 0
-            self._batches.begin()
             grouped, batched = c.execute(self._sql["grouped"]).fetchone()
+            if batched:
+                self._batches.begin()
             timed = settlements if plain else self._clock.timed_all(settlements)
             settled = self._changes.settle(c, timed, plain, grouped, batched, now) if settlements else []
             if swaps:
@@ -128,7 +129,8 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
             if now - self._cells_swept_ms >= SWEEP_EVERY_MS:
                 self._sweep_cells(c, now)
             self._for_others = self._groups.admitted > len(deliveries)
-            return Exchange(settled, deliveries, clogged, tuple(damaged), self._batches.news(c))
+            batches = self._batches.news(c) if batched else ()
+            return Exchange(settled, deliveries, clogged, tuple(damaged), batches)
 
         # A claim alone need not be synced: a power cut that undoes it also ends the claimant, as all users of the file
         # are on this machine, and the message is ready again. A commit that acknowledges something is synced.

@@ -6,6 +6,7 @@ Like settlements they are batched, in a few statements for any number: a worker 
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -15,7 +16,7 @@ from .. import lifecycle
 from ..batches import state_of
 from ..meta import text
 from ..validation import judged_lanes, key_is_held
-from .batches import Moves, SqliteBatches
+from .batches import Move, SqliteBatches
 from .groups import HandleMatch, SqliteGroups, Touched
 from .rows import restored_row
 from .writes import Writes
@@ -114,16 +115,18 @@ class SqliteTriage:
         (ids,) = c.execute(self._sql["stored"], (text([message.id for message in messages]),)).fetchone()
         stored = set(_read_ids(ids))
         keyed: set[tuple[str, str]] = set()  # of messages before in this batch, whose rows are not written yet
-        rows, words, moves = [], [], Moves()
+        rows, words = [], []
+        members: list[Move] = []
         for message in messages:
             words.append(message.id not in stored and self._key_is_free(c, message, keyed, now))
             if words[-1]:
                 stored.add(message.id)
                 rows.append(restored_row(lifecycle.restored(message, now)))
                 if message.batch is not None:
-                    moves[message.batch, None, state_of(message)] += 1
+                    members.append((message.batch, None, state_of(message)))
         c.executemany(self._sql["restore"], rows)
-        self._batches.count(c, moves)
+        if members:
+            self._batches.count(c, Counter(members))
         return words
 
     def _key_is_free(self, c: sqlite3.Connection, message: Message, keyed: set[tuple[str, str]], now: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from typing import Any
@@ -27,14 +28,13 @@ from ...message import (
     Settlement,
 )
 from ..meta import meta_of, text
-from .batches import Moves, SqliteBatches
+from .batches import Move, SqliteBatches
 from .cells import Swaps
 from .groups import SqliteGroups, Touched
 
 Held = tuple[int, str | None]  # of a claim that holds its lease: 1 if a cancel was requested, and the batch
 _read_held = msgspec.json.Decoder(list[tuple[int, int, int, str | None]]).decode
 _read_counts = msgspec.json.Decoder(list[tuple[str | None, int]]).decode
-_read_batches = msgspec.json.Decoder(list[str]).decode
 
 
 class Writes:
@@ -44,7 +44,8 @@ class Writes:
         self._sql, self._groups, self._batches = statements, groups, batches
 
     def insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[PutResult]:
-        puts, rows, groups, moves = [], [], [], Moves()
+        puts, rows, groups = [], [], []
+        members: list[Move] = []
         keyed: dict[tuple[str, str], PutResult] = {}  # of earlier drafts of this batch, whose rows are not written yet
         for draft in drafts:
             id = draft.id or new_id(now)
@@ -53,7 +54,7 @@ class Writes:
                 if held is not None:
                     puts.append(held)
                     if draft.batch is not None:
-                        moves[draft.batch, None, "duplicate"] += 1
+                        members.append((draft.batch, None, "duplicate"))
                     continue
                 until = now + draft.key_for_ms if draft.key_for_ms else 0
                 c.execute(self._sql["hold_key"], (draft.task, draft.key, id, until))
@@ -67,7 +68,7 @@ class Writes:
                 )
             groups.append(draft.group)
             if draft.batch is not None:
-                moves[draft.batch, None, "open"] += 1
+                members.append((draft.batch, None, "open"))
         try:
             if any(groups):
                 self._groups.put(c, groups, rows, now)
@@ -75,7 +76,8 @@ class Writes:
                 c.executemany(self._sql["put"], rows)
         except sqlite3.IntegrityError as error:
             raise EnqueueError(f"a message with one of these ids is already stored ({error})") from error
-        self._batches.count(c, moves)
+        if members:
+            self._batches.count(c, Counter(members))
         return puts
 
     def holder(self, c: sqlite3.Connection, task: str, key: str, now: int) -> PutResult | None:
@@ -122,12 +124,13 @@ class Writes:
         count = len(settlements)  # looked up first: a savepoint to undo a part would copy each page of the delete
         if len(fences) != count:
             return None
-        (held,) = c.execute(self._sql["held_members" if batched else "held_count"], (text(fences),)).fetchone()
-        members = dict(_read_counts(held)) if batched else {None: held}
-        if sum(members.values()) != count:
+        (found,) = c.execute(self._sql["held_members" if batched else "held_count"], (text(fences),)).fetchone()
+        held = dict(_read_counts(found)) if batched else {None: found}
+        if sum(held.values()) != count:
             return None
-        self._batches.count(c, Moves({(batch, "open", "done"): n for batch, n in members.items() if batch is not None}))
         c.execute(self._sql["ack"], (text(list(fences)),))
+        if batched and (acked := [(batch, n) for batch, n in held.items() if batch is not None]):
+            self._batches.count(c, {(batch, "open", "done"): n for batch, n in acked})
         return [Settled.OK] * count
 
     def _settle_each(
@@ -143,7 +146,7 @@ class Writes:
         retries: list[list[Any]] = []
         deferrals: list[list[Any]] = []
         drafts: list[Draft] = []
-        ends = Moves()
+        members: list[Move] = []
         for s in settlements:
             found = held.pop((s.receipt.handle, s.receipt.fence), None)  # popped: a receipt's second use is stale
             if found is None or (cells is not None and not cells.try_all(s.swaps)):
@@ -151,7 +154,7 @@ class Writes:
                 continue
             cancel, batch = found
             if batch is not None and (end := _end(s.decision, cancel)) is not None:
-                ends[batch, "open", end] += 1
+                members.append((batch, "open", end))
             if type(s.decision) is Ack:
                 if s.decision.keep_ms == 0:
                     acks.append(s.receipt.handle)
@@ -181,7 +184,8 @@ class Writes:
             c.execute(self._sql["defer"], (text(deferrals),))
         if moves:
             c.execute(self._sql["settle"], (now, text(moves)))
-        self._batches.count(c, ends)
+        if members:
+            self._batches.count(c, Counter(members))
         if drafts:
             self.insert(c, drafts, now)
         return words
@@ -203,8 +207,7 @@ class Writes:
             return 0
         going = self._groups.touched_by_rest(c, lane, queue, max(ends)) if lane is Lane.DEAD else Touched()
         if lane is Lane.DEAD:
-            (members,) = c.execute(self._sql["members_of_rest"], (lane, queue, *max(ends))).fetchone()
-            self._batches.count(c, Moves((batch, lane, "discarded") for batch in _read_batches(members)))
+            c.execute(self._sql["discard_members"], (lane, queue, *max(ends)))
         removed = c.execute(self._sql["retain"], (lane, queue, *max(ends))).rowcount
         self._groups.admit(c, going, now)
         return removed
