@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ...message import DAMAGED, Damage, Lane, Message
 from ..meta import read_deferral, read_meta
 from . import groups
-from .rows import ids, read_faults, to_message
+from .rows import MEMBER, ids, read_faults, to_message
 from .session import Session
 from .statements import AnyConnection, Statements
 
@@ -78,7 +78,7 @@ class Beyond:
 def stand_in(row: tuple[Any, ...], *, claimed: bool = False) -> tuple[Message, Mapping[str, str]]:
     """The readable parts of a row as a message, and the unreadable columns with reasons. `claimed`: after a claim."""
     parts, wrong = [*row], dict[str, str]()
-    rare = None if row[9] is None else msgspec.json.decode(row[9])
+    rare = None if row[9] is None or row[9][0] == MEMBER else msgspec.json.decode(row[9])
     raw = {"task": row[1], "fence": str(row[3]), "attempt": str(row[4]), "lane": row[12], "faults": row[10] or ""}
     if rare is not None:
         raw |= {"meta": rare[META] or "", "deferral": rare[DEFERRAL] or ""}

@@ -246,7 +246,9 @@ class _One:
         deliveries = []
         for row in rows:
             id, task, priority, fence, attempt, enqueued, producer, group, body, rare, faults, seq, due = row
-            mark = PLAIN
+            mark, batch = PLAIN, None
+            if rare is not None and rare[0] == MEMBER:
+                mark, batch, rare = MEMBER, rare[1:], None
             if rare is None and faults is None and fence > 0 and attempt > 0:  # most messages, with few steps
                 message = Message(
                     id,
@@ -264,10 +266,11 @@ class _One:
                     worker,
                     producer,
                     group=group,
+                    batch=batch,
                 )
             else:
                 try:
-                    known = None if rare is None else read_rare(rare)
+                    known = None if row[9] is None else read_rare(row[9])
                     message = full_message(row, known, queue, leased, until, worker)
                 except UNREADABLE:
                     self.bad.append((*row[:11], queue, leased.value, until, worker))

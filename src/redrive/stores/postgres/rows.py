@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import msgspec
 import psycopg
+from msgspec.structs import replace
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
@@ -30,11 +31,11 @@ _NOBODY = "00000000-0000-0000-0000-000000000000"
 
 _HOT = """m.id::text, m.task, m.priority, m.fence, m.attempt, m.enqueued_ms, m.producer, m.grp, m.body"""
 _RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_ms, m.deadline_ms,
- m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta, m.deferral,
- m.batch"""
-# Most messages have no rare column set: then the rare columns are neither written as JSON nor read.
+ m.attempts_allowed, m.version, m.key, m.run, m.reason, m.rested_ms, m.wake_ms, m.life_ms, m.meta, m.deferral"""
+# Most messages have no rare column set: then the rare columns are neither written as JSON nor read. If the batch is the
+# only one, it stands alone, after a mark.
 _ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
- json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'))::text end,
+ json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'), m.batch)::text else '+' || m.batch end,
  array_to_string(m.faults, ',')"""
 # The subselect sees the row before the claim: when it was due, or the end of a lease that had run out.
 CLAIMED = f"{_ALL}, m.seq, (select o.due_ms from {{s}}.message o where o.ctid = due.at)"
@@ -181,8 +182,8 @@ def plain(words: str) -> str:
     return words.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-def put_rows(drafts: Sequence[Draft], given: Sequence[str], now: int | None) -> tuple[Any, ...]:
-    """Return drafts, the ids they get and the time as arguments of the statements `put` and `put_grouped`."""
+def put_rows(drafts: Sequence[Draft], given: Sequence[str]) -> tuple[Any, ...]:
+    """Return drafts and the ids they get as arguments of the statements `put` and `put_grouped`."""
     return (
         ids(given),
         texts([d.task for d in drafts]),
@@ -197,8 +198,6 @@ def put_rows(drafts: Sequence[Draft], given: Sequence[str], now: int | None) -> 
         texts([d.producer for d in drafts]),
         texts([meta_of(d, id) for d, id in zip(drafts, given, strict=True)]),
         byteas([d.body for d in drafts]),
-        now,
-        texts([d.batch for d in drafts]),
     )
 
 
@@ -252,7 +251,7 @@ _BigCount = Annotated[int, msgspec.Meta(ge=0)]  # a negative number is damage
 
 
 class RareColumns(msgspec.Struct, array_like=True, gc=False):
-    """The rare columns of a message, in the order of _RARE."""
+    """The rare columns of a message, in the order of _ALL."""
 
     crashes: _BigCount | None
     crashes_alone: _BigCount | None
@@ -271,14 +270,18 @@ class RareColumns(msgspec.Struct, array_like=True, gc=False):
     life_ms: int | None
     meta: str | None
     deferral: str | None
-    batch: str | None
     progress: str | None
     result: str | None
+    batch: str | None
 
 
 NO_RARE = RareColumns(*[None] * 20)
-read_rare = msgspec.json.Decoder(RareColumns).decode
+_rare = msgspec.json.Decoder(RareColumns).decode
 _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
+
+
+def read_rare(text: str) -> RareColumns:
+    return replace(NO_RARE, batch=text[1:]) if text[0] == MEMBER else _rare(text)
 
 
 def read_faults(listed: str | None) -> tuple[Fault, ...]:

@@ -146,7 +146,7 @@ create index batch_delta_batch on {s}.batch_delta(batch);
 
 -- name: put
 -- $1 ids, $2 tasks, $3 queues, $4 priorities, $5 dues, $6 delays, $7 deadlines, $8 versions, $9 keys, $10 groups, $11 producers, $12 metas,
--- $13 bodies, $14 now, $15 batches
+-- $13 bodies, $14 now, $15 batches, or null for none
 insert into {s}.message(id, seq, task, queue, priority, due_ms, enqueued_ms, deadline_ms, version, key, producer, meta, body, batch)
 select r.id, nextval('{s}.message_seq'), r.task, r.queue, r.priority, coalesce(r.due_ms, {now[14]} + r.delay_ms), {now[14]},
   r.deadline_ms, r.version, r.key, r.producer, r.meta, r.body, r.batch

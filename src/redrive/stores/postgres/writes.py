@@ -58,12 +58,13 @@ def insert_all(
     held: dict[int, PutResult] = {}
     if any(draft.key is not None for draft in drafts):
         held = holders(st, c, drafts, given, now)
+    members = [(draft.batch, n) for n, draft in enumerate(drafts) if draft.batch is not None]
     new = [n for n in range(len(drafts)) if n not in held] if held else range(len(drafts))
     if new:
         fresh = [drafts[n] for n in new] if held else drafts
         name = "put" if all(draft.group is None for draft in fresh) else "put_grouped"
-        st.do(c, name, *put_rows(fresh, [given[n] for n in new], now))
-    members = [(draft.batch, n) for n, draft in enumerate(drafts) if draft.batch is not None]
+        of_batches = texts([draft.batch for draft in fresh]) if members else None
+        st.do(c, name, *put_rows(fresh, [given[n] for n in new]), now, of_batches)
     if members:
         batches.count(st, c, Counter((batch, "duplicate" if n in held else "open") for batch, n in members))
     return puts_of(st, drafts, given, held)
