@@ -68,7 +68,7 @@ class Cold(msgspec.Struct, gc=False):
     batch_left: int = msgspec.field(default=0, name="lb")
 
 
-ClaimRow = tuple[int, int, int, int, str, str, RareFields | None, bytes]
+ClaimRow = tuple[int, int, int, int, str, str, RareFields | str | None, bytes]  # str: its batch, if only that is rare
 pack = msgspec.msgpack.Encoder().encode
 _row = msgspec.msgpack.Decoder(ClaimRow).decode
 _rows = msgspec.msgpack.Decoder(list[ClaimRow]).decode
@@ -118,13 +118,12 @@ def tail(draft: Draft, id: str) -> bytes:
         or draft.correlation_id is not None
         or draft.causation_id is not None
         or draft.traceparent is not None
-        or draft.batch is not None
         or draft.keep_ms
         or draft.version != 1
         or draft.content != "json"
     ):
         return pack((draft.task, draft.queue, _rare(draft, id), draft.body))[1:]
-    return pack((draft.task, draft.queue, None, draft.body))[1:]
+    return pack((draft.task, draft.queue, draft.batch, draft.body))[1:]
 
 
 def _rare(draft: Draft, id: str) -> RareFields:
@@ -167,7 +166,7 @@ def _to_message(
     result: bytes | None,
 ) -> Message:
     _, enqueued, marks, delta, task, queue, rare, body = row
-    rare = rare or _NO_RARE
+    rare = RareFields(batch=rare) if isinstance(rare, str) else rare or _NO_RARE
     cold, due, worker, fence, flags = _NO_COLD, enqueued + delta, None, 0, 0
     lane, attempt, crashes, alone, redrives, life, held = Lane.READY, 0, 0, 0, 0, 0, 0
     if state is not None:
@@ -301,7 +300,7 @@ def deliveries_of(part: Sequence[Any], queue: str, worker: str, until: int) -> l
             message = _to_message(id, row, state, failed, progress, None)
         else:
             message, due = _first_claim(id, row, worker, until), row[1] + row[3]
-        handle += where if message.batch is None else f"{where}\0{message.batch}"
+        handle += where if row[6] is None or message.batch is None else f"{where}\0{message.batch}"
         receipt = _tuple(Receipt, (handle, message.fence))  # in half the time of Receipt(…)
         if message.queue != queue:
             raise ValueError(f"it stands in queue {queue!r} and names {message.queue!r}")
@@ -324,6 +323,9 @@ def _first_claim(id: str, row: ClaimRow, worker: str, until: int) -> Message:
     _, enqueued, marks, _, task, queue, rare, body = row
     if rare is None:
         return Message(id, task, queue, body, id, Lane.LEASED, marks & 3, until, 1, 1, enqueued, enqueued, worker, None)
+    if isinstance(rare, str):
+        own = (id, task, queue, body, id, Lane.LEASED, marks & 3, until, 1, 1, enqueued, enqueued, worker, None)
+        return Message(*own, batch=rare)
     return Message(
         id,
         task,

@@ -99,7 +99,7 @@ class RedisStore(RedisQueries, RedisAdmin):
             deliveries += claimed
             if bad:
                 asked = (ask.queue, part[1], [why for _, why in bad])
-                self._call("set_aside", asked, b"".join(member for member, _ in bad))
+                batches += self._call("set_aside", asked, b"".join(member for member, _ in bad))
                 aside = [*aside, *(member[6:] for member, _ in bad)]
         if now - self._swept_ms >= SWEEP_EVERY_MS:
             self._sweep(now)

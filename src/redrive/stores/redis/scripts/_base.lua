@@ -9,15 +9,13 @@ if not now then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- The format of the namespace: '2' once it had a batch (begin_batches.lua). Of the names that a script without batches reads
--- before it writes anything, that format has others, and texts stand at the first ones: so such a script fails, and settles
--- nothing that it cannot count.
-local format = call('GET', root .. 'v') or ''
-
 -- What one hash each holds by id: what was put and never changes; the state, once it is not that of a fresh message;
--- faults; a checkpoint; a result.
-local MESSAGES, STATES, FAULTS, PROGRESS, RESULTS = root .. 'm' .. format, root .. 's' .. format, root .. 'f', root .. 'p', root .. 'r'
-local unfinished = root .. 'ga' .. format -- groups with more to admit than one script may
+-- faults; a checkpoint; a result. By queue: its settings. And the set of groups with more to admit than one script may.
+local MESSAGES, STATES, FAULTS, PROGRESS, RESULTS = root .. 'm', root .. 's', root .. 'f', root .. 'p', root .. 'r'
+local SETTINGS, unfinished = root .. 'set', root .. 'ga'
+if call('EXISTS', root .. 'v') == 1 then -- the namespace has had a batch; see begin_batches.lua
+  MESSAGES, STATES, SETTINGS, unfinished = root .. 'm2', root .. 's2', root .. 'set2', root .. 'ga2'
+end
 local READY, LEASED, DEAD, QUARANTINE, DONE = 'R', 'L', 'D', 'Q', 'K'
 local TIME_MAX = 2 ^ 48 - 1 -- a wait ends in the year 10889 at the latest
 

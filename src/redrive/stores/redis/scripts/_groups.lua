@@ -7,7 +7,7 @@ local function places_key(queue, group) return root .. 't:' .. queue .. '\0' .. 
 local function rules(queue)
   local known = rules_of[queue]
   if not known then
-    local said = settings_of(call('HGET', root .. 'set', queue))
+    local said = settings_of(call('HGET', SETTINGS, queue))
     local strict = said.order == 'strict'
     known = {said = said, paused = said.paused, strict = strict, block = strict and said.on_dead == 'block',
       width = said.width or 1}

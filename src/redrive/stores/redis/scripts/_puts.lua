@@ -25,6 +25,8 @@ local function free_key(id, message)
   if held and sub(held, 1, 16) == id and struct.unpack('>I8', held, 17) == 0 then call('HDEL', KEYS_OF, name) end
 end
 
+local holder
+do -- (a script has 200 local names at most)
 local function word_of(record)
   local WORDS = {[LEASED] = 'leased', [DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = 'done'}
   local state = record.state
@@ -36,7 +38,7 @@ local function word_of(record)
 end
 
 -- Who holds this key: id and the word for its state, or nil.
-local function holder(name)
+function holder(name)
   local held = holder_of(name)
   if not held then return end
   local id, until_ms = sub(held, 1, 16), (struct.unpack('>I8', held, 17))
@@ -54,6 +56,7 @@ local function holder(name)
   end
   if (lane == nil or lane == DONE) and until_ms <= now then return end
   return id, word
+end
 end
 
 local function due_of(delay, due)
@@ -89,7 +92,7 @@ local function plan_puts(drafts, zones, ids, again)
       duplicates[#duplicates + 1] = i
       duplicates[#duplicates + 1] = held
       duplicates[#duplicates + 1] = word
-      batches.count(zones[zone + 1][3], nil, 'duplicate')
+      batches:count(zones[zone + 1][3], nil, 'duplicate')
     elseif fresh[id] or (already and own and not again) then
       return nil, id
     elseif already then
@@ -114,8 +117,8 @@ local function write_puts(list)
   for i, one in ipairs(list) do
     local id, draft, zone = unpack(one)
     local _, delay, tail, fixed, key, key_for, own, group = fields_of(draft)
-    local priority, queue, batch = unpack(zone, 1, 3)
-    if batch then batches.count(batch, nil, 'open') end
+    local priority, queue, batch = unpack(zone)
+    if batch then batches:count(batch, nil, 'open') end
     local due = due_of(delay, fixed)
     local marks = priority + (key and 4 * KEY or 0) + (group and 4 * GROUP or 0) + (own and OWN or 0)
     local head = struct.pack('>BBI8BI8B', 0x98, 0xcf, number + i, 0xcf, now, marks)

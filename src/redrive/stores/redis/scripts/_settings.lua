@@ -1,5 +1,4 @@
 -- Settings of a queue's groups, and what changes with them for who stands in line.
-local SETTINGS = root .. 'set'
 
 local function widths_key(queue) return root .. 'gw:' .. queue end
 

@@ -14,8 +14,8 @@ local function rest(record, lane, reason, fingerprint, at)
   cold.r, cold.rm, cold.df = reason, at, nil
   add(rest_key(lane, record.queue), at, record.member)
   if record.batch then
-    batches.count(record.batch, record.counted, batches.word(state))
-    if lane ~= DONE then add(batches.key(lane, record.batch), at, record.member) end
+    batches:count(record.batch, record.counted, lane == DONE and reason == 'cancelled' and reason or batches.AS[lane])
+    if lane ~= DONE then add(rest_key('b' .. lane, record.batch), at, record.member) end
     cold.bt = record.batch
   end
   if fingerprint then cold.fp = fingerprint end
@@ -36,7 +36,7 @@ local function rise(record)
   local cold = record.state.cold
   drop(rest_key(record.state.lane, record.queue), record.member)
   if cold.ex then drop(EXPIRIES, record.member) end
-  if cold.bt then drop(batches.key(record.state.lane, cold.bt), record.member) end
+  if cold.bt then drop(rest_key('b' .. record.state.lane, cold.bt), record.member) end
   if cold.fk then
     call('ZREM', failures_key(cold.fk), record.member)
     if call('EXISTS', failures_key(cold.fk)) == 0 then call('SREM', FAILURES, cold.fk) end
@@ -83,7 +83,7 @@ end
 
 -- A resting message is gone for good; if it did not end well its batch counts it as `counted`.
 local function remove(record, packed, message, counted)
-  if record.state.lane ~= DONE then batches.count(record.batch, record.counted, counted) end
+  if record.state.lane ~= DONE then batches:count(record.batch, record.counted, counted) end
   rise(record)
   if record.group and record.state.cold.t then leave(record) end
   drop_field(RESULTS, record.id)
@@ -96,7 +96,7 @@ local function settle_move(move)
   local id, member, packed, state = move.id, move.member, move.packed, move.state
   local kind, queue, priority = move.kind, move.queue, move.priority
   if kind == ACK and not move.ms then
-    batches.count(move.batch, 'open', 'done')
+    batches:count(move.batch, 'open', 'done')
     return forget(id, packed)
   end
   local record = {id = id, member = member, queue = queue, priority = priority, state = state, batch = move.batch,

@@ -1,7 +1,7 @@
 -- A message as bytes. What was put: an array of its number, when it was enqueued, priority and marks, how much later it
--- is due, task, queue, rarely set parts, body; the first three at fixed offsets. A state: a fixed head, then the worker,
--- or a map of all that is rarely set (COLD). A member of a sorted set is number and id, so that what is due at the same
--- time keeps the order of putting.
+-- is due, task, queue, rarely set parts (its batch, if that is all), body; the first three at fixed offsets. A state: a
+-- fixed head, then the worker, or a map of all that is rarely set (COLD). A member of a sorted set is number and id, so
+-- that what is due at the same time keeps the order of putting.
 local KEY, GROUP, HAS_FAULTS, HAS_PROGRESS, CANCEL, SUSPECT, ALONE, COLD = 1, 2, 4, 8, 16, 32, 64, 128
 local BESIDE = 16 -- flags % BESIDE: something of it lies elsewhere, and goes with it
 local OWN = 16 -- in the marks of what was put: its id is not one the store made
@@ -68,6 +68,7 @@ local function member_of(message, id) return sub(message, 5, 10) .. id end
 -- What was put, but the body.
 local function read_message(message)
   local _, number, enqueued, marks, delta, task, queue, rare = cmsgpack.unpack_limit(message, 7, 1)
+  if type(rare) == 'string' then rare = {b = rare} end
   return {number = number, enqueued = enqueued, due = enqueued + delta, task = task, queue = queue, rare = rare or {}}
 end
 
@@ -78,28 +79,21 @@ end
 
 -- The counts of a batch: a field of one hash, with the numbers of BatchCounts in their order and then when they go, or 0.
 -- Moves of members are collected, and written once per batch by `batches.write`. `CHANGED` has the batches that must be
--- looked at, `NAMES` all of them, `EXPIRIES` those that go. Dead and quarantined members stand in a set per batch, as in those of their queue.
-local batches = {COUNTS = root .. 'b', CHANGED = root .. 'bc', NAMES = root .. 'bn', EXPIRIES = root .. 'be', changes = {}, named = {}}
-do
-local FIELDS = {'open', 'done', 'dead', 'quarantine', 'cancelled', 'discarded', 'duplicate', 'opened', 'died'}
-local WORDS = {[DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = 'done'}
-
--- As what a message in this state is counted.
-function batches.word(state)
-  if state.lane == DONE and state.cold.r == 'cancelled' then return 'cancelled' end
-  return WORDS[state.lane] or 'open'
-end
-
-function batches.key(lane, batch) return rest_key('b' .. lane, batch) end
+-- looked at, `NAMES` all, `EXPIRIES` those that go. Dead and quarantined members of a batch stand in sets as those of a queue, with a
+-- letter more. `AS`: as what a message at rest is counted, by its lane; all others are open. (A function takes long to find
+-- its outer names. So these have few.)
+local batches = {COUNTS = root .. 'b', CHANGED = root .. 'bc', NAMES = root .. 'bn', EXPIRIES = root .. 'be',
+  changes = {}, named = {},
+  AS = {[DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = 'done'}}
 
 -- So many members are counted as `new` instead of `old`; nil: not at all.
-function batches.count(batch, old, new, many)
+function batches:count(batch, old, new, many)
   many = many or 1
   if not batch or old == new or many == 0 then return end
-  local by = batches.changes[batch]
+  local by = self.changes[batch]
   if not by then
     by = {open = 0, done = 0, dead = 0, quarantine = 0, cancelled = 0, discarded = 0, duplicate = 0, opened = 0, died = 0}
-    batches.changes[batch] = by
+    self.changes[batch] = by
   end
   if old then by[old] = by[old] - many end
   if new then by[new] = by[new] + many end
@@ -114,41 +108,38 @@ end
 function batches.read(packed)
   local whole, counts = pcall(cmsgpack.unpack, packed or '')
   local read = whole and type(counts) == 'table' and counts or {}
-  for at = 1, #FIELDS + 1 do read[at] = type(read[at]) == 'number' and read[at] or 0 end
+  for at = 1, 10 do read[at] = type(read[at]) == 'number' and read[at] or 0 end
   return read
 end
 
-local function is_news(counts) return counts[1] <= 0 or counts[3] + counts[4] > 0 end
-
 -- Write what was counted. `named` has the batches of which a member died, or was settled with nothing open after it.
-function batches.write()
-  if not next(batches.changes) then return end
+function batches:write()
+  if not next(self.changes) then return end
+  local FIELDS = {'open', 'done', 'dead', 'quarantine', 'cancelled', 'discarded', 'duplicate', 'opened', 'died'}
   local ids, rows, first, news, others = {}, {}, {}, {}, {}
-  for batch in pairs(batches.changes) do ids[#ids + 1] = batch end
-  for i, packed in ipairs(each('HMGET', batches.COUNTS, ids)) do
-    local batch, by, counts = ids[i], batches.changes[ids[i]], batches.read(packed)
-    local was_news = packed and is_news(counts)
+  for batch in pairs(self.changes) do ids[#ids + 1] = batch end
+  for i, packed in ipairs(each('HMGET', self.COUNTS, ids)) do
+    local batch, by, counts = ids[i], self.changes[ids[i]], self.read(packed)
     for at, field in ipairs(FIELDS) do counts[at] = counts[at] + by[field] end
-    counts[#FIELDS + 1] = 0
+    counts[10] = 0
     rows[2 * i - 1], rows[2 * i] = batch, cmsgpack.pack(counts)
     if not packed then
       first[#first + 1] = 0
       first[#first + 1] = batch
     end
-    if by.died > 0 or (by.settled and counts[1] <= 0) then batches.named[#batches.named + 1] = batch end
-    if is_news(counts) then
+    if by.died > 0 or (by.settled and counts[1] <= 0) then self.named[#self.named + 1] = batch end
+    if counts[1] <= 0 or counts[3] + counts[4] > 0 then
       news[#news + 1] = 0
       news[#news + 1] = batch
-    elseif was_news then
+    elseif packed then
       others[#others + 1] = batch
     end
   end
-  each('HSET', batches.COUNTS, rows)
-  each('ZADD', batches.NAMES, first)
-  each('ZADD', batches.CHANGED, news)
-  each('ZREM', batches.CHANGED, others)
-  batches.changes = {}
-end
+  each('HSET', self.COUNTS, rows)
+  each('ZADD', self.NAMES, first)
+  each('ZADD', self.CHANGED, news)
+  each('ZREM', self.CHANGED, others)
+  self.changes = {}
 end
 
 -- All that a script may need to know of one message.
@@ -165,7 +156,7 @@ local function record_of(id, message, packed)
   record.queue = record.state.cold.q or record.queue
   record.group = record.state.cold.g
   if not record.state.cold.lb then record.batch = record.rare.b end
-  record.counted = batches.word(record.state)
+  record.counted = batches.AS[record.state.lane] or 'open'
   return record
 end
 
@@ -275,24 +266,8 @@ local function leave_group(member, queue, message, packed)
   left(member, queue, call('SMEMBERS', root .. 'gn:' .. queue))
 end
 
--- Its batch counts it as quarantined from now on, if what was put or its state still names one, or `batch` does. Its state
--- says so too.
-local function count_aside(member, counted, message, packed, batch, cold)
-  local whole, put = pcall(read_message, message)
-  local read, state = pcall(read_state, packed)
-  local old = read and type(state.cold) == 'table' and state.cold or {}
-  if not batch and whole and type(put.rare) == 'table' then batch = put.rare.b end
-  batch, cold.lb = batch or old.bt, old.lb
-  if cold.lb or type(batch) ~= 'string' then return end
-  if counted == DONE then counted = old.r == 'cancelled' and 'cancelled' or 'done' end
-  batches.count(batch, counted, 'quarantine')
-  batches.write()
-  call('ZREM', batches.key(DEAD, batch), member)
-  call('ZADD', batches.key(QUARANTINE, batch), now, member)
-  cold.bt = batch
-end
-
 -- It stood in `queue`, with this priority if that is known. A message that has nothing left but its place is not set aside.
+-- `batch`: that of the message, if it is known; else what was put or its state may name it.
 function set_aside(member, queue, priority, why, batch)
   local id = sub(member, 7)
   local message, packed = call('HGET', MESSAGES, id), call('HGET', STATES, id)
@@ -302,7 +277,7 @@ function set_aside(member, queue, priority, why, batch)
   end
   call('ZREM', wait_key(queue), member)
   local counted = 'open'
-  for lane, word in pairs({[DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = DONE}) do
+  for lane, word in pairs(batches.AS) do
     if call('ZREM', rest_key(lane, queue), member) == 1 then counted = word end
   end
   if not is_member(member) then return end
@@ -315,7 +290,18 @@ function set_aside(member, queue, priority, why, batch)
     cold = {r = 'damaged', rm = now, q = queue}}
   if faults > 0 and faults < 30 then state.faults, state.flags = faults, state.flags + HAS_FAULTS end
   if call('HEXISTS', PROGRESS, id) == 1 then mark(state, HAS_PROGRESS) end
-  count_aside(member, counted, message, packed, batch, state.cold)
+  local whole, put = pcall(read_message, message)
+  local read, was = pcall(read_state, packed)
+  local cold = read and type(was.cold) == 'table' and was.cold or {}
+  if not batch and whole and type(put.rare) == 'table' then batch = put.rare.b end
+  batch, state.cold.lb = batch or cold.bt, cold.lb
+  if type(batch) == 'string' and not cold.lb then
+    batches:count(batch, counted == 'done' and cold.r == 'cancelled' and cold.r or counted, 'quarantine')
+    batches:write()
+    call('ZREM', rest_key('b' .. DEAD, batch), member)
+    call('ZADD', rest_key('b' .. QUARANTINE, batch), now, member)
+    state.cold.bt = batch
+  end
   call('HSET', STATES, id, write_state(state))
   call('ZADD', rest_key(QUARANTINE, queue), now, member)
   call('SADD', root .. 'qs', queue)

@@ -29,6 +29,6 @@ end
 write_cells()
 flush()
 admit()
-batches.write()
+batches:write()
 for queue in pairs(woken) do wake_waiters(queue) end
 return words

@@ -15,7 +15,7 @@ end
 check_counter('the counter of messages', root .. 'n', 0, 2 ^ 48)
 check_counter('the counter of cells', root .. 'cn', 0, 2 ^ 52)
 local function check_settings(queue)
-  local packed = call('HGET', root .. 'set', queue)
+  local packed = call('HGET', SETTINGS, queue)
   local whole, said = pcall(cmsgpack.unpack, packed or '\128')
   if not whole or type(said) ~= 'table' then return is_wrong('its settings', queue, packed) end
   for name, values in pairs({order = {strict = 1, turns = 1}, on_dead = {block = 1, skip = 1}}) do

@@ -28,8 +28,8 @@ for at, row in ipairs(acks) do
     local current = is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i])
     local flags = current and byte(packed, 6)
     if current and flags % (2 * GROUP) >= GROUP then -- its group will be read
-      local state, why = state_of(packed)
-      if not state then
+      local why = select(2, state_of(packed))
+      if why then
         current = false
         damaged[#damaged + 1] = {members[i], ack.queue, ack.priority, why, ack.batch}
       end
@@ -166,7 +166,7 @@ for _, retry in ipairs(retried) do each('ZREM', lease_key(retry.priority, retry.
 for _, move in ipairs(moved) do drop(lease_key(move.priority, move.queue), move.member) end
 flush()
 for _, ack in ipairs(acked) do
-  batches.count(ack.batch, 'open', 'done', #ack.ids)
+  batches:count(ack.batch, 'open', 'done', #ack.ids)
   for _, one in ipairs(ack.beside) do
     local id, member, packed = unpack(one)
     forget(id, packed)
@@ -203,5 +203,5 @@ for queue in pairs(admitted_to) do -- others may have room for those that were l
   if has_due(queue) then woken[queue] = true end
 end
 for queue in pairs(woken) do wake_waiters(queue) end
-batches.write()
+batches:write()
 return {now, stale, other, words, answers, clogged, aside, batches.named}

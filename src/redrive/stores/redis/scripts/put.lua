@@ -9,6 +9,6 @@ local conflict = swap_all(swaps)
 if conflict then return {'conflict', conflict} end
 write_puts(list)
 write_cells()
-batches.write()
+batches:write()
 flush()
 return {now, duplicates}

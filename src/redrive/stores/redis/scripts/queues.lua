@@ -1,2 +1,2 @@
 -- All queues that ever held messages, and all with settings: {held, set}.
-return {call('SMEMBERS', root .. 'qs'), call('HKEYS', root .. 'set')}
+return {call('SMEMBERS', root .. 'qs'), call('HKEYS', SETTINGS)}

@@ -56,5 +56,5 @@ for n, i in ipairs(new) do
   call('SADD', root .. 'qs', one.queue)
 end
 flush()
-batches.write()
+batches:write()
 return {words}

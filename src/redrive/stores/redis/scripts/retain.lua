@@ -16,7 +16,7 @@ for n = 2, #asked do
     if state and state.lane ~= lane then state, why = nil, 'its state is in another lane' end
     if state then
       remove({id = id, member = member, queue = queue, group = state.cold.g, state = state, batch = state.cold.bt,
-        counted = batches.word(state)}, packed, nil, 'discarded')
+        counted = batches.AS[lane]}, packed, nil, 'discarded')
     else
       set_aside(member, queue, nil, why)
     end
@@ -25,6 +25,6 @@ for n = 2, #asked do
   removed[#removed + 1] = #members
 end
 admit()
-batches.write()
+batches:write()
 if next(admitted_to) then wake_waiters(queue) end
 return removed

@@ -52,7 +52,7 @@ local function redrive(record, delay)
     if not cold.b then unmark(state, HAS_PROGRESS) end
     cold.lb = record.batch and 1 -- it is counted as done, and has left its batch
   else
-    batches.count(record.batch, record.counted, 'open')
+    batches:count(record.batch, record.counted, 'open')
   end
   rise(record)
   if group and not head then leave(record) end
@@ -166,7 +166,7 @@ local function unread(id, packed)
   local kept = call('HGET', root .. 'x', id)
   if not state or not state.cold.q or not kept then return end
   return {id = id, member = sub(kept, 1, 22), queue = state.cold.q, state = state, rare = {}, batch = state.cold.bt,
-    counted = batches.word(state)}
+    counted = batches.AS[state.lane]}
 end
 
 -- The record of a handle that is as it says; what it was read from.
@@ -237,6 +237,6 @@ end
 write_cells()
 flush()
 admit()
-batches.write()
+batches:write()
 for queue in pairs(woken) do wake_waiters(queue) end
 return {words, now}
