@@ -96,8 +96,11 @@ class BatchRef(Struct, frozen=True):
             cursor = page.cursor
 
     def cancel(self, *, reason: str = "", actor: str | None = None) -> int:
-        """End waiting members as cancelled and ask running ones to stop; return how many. In the audit log, with one
-        entry for the batch. A batch that is cut off in between is cancelled by another call. Raises StoreError."""
+        """End waiting members as cancelled and ask running ones to stop; return how many. With nothing open it changes
+        nothing. In the audit log, with one entry for the batch. If it is cut off in between, call it again. Raises
+        StoreError, ConfigError for an unknown batch."""
+        if self.info().counts.open == 0:
+            return 0
         audit = Audit(self.store)
         entry = audit.by_hand("cancel", f"batch/{self.id}", actor, reason)
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ..errors import ConfigError
 from ..present.batches import batch_record
 from ..present.commands import program
+from ..present.failure import REFUSED, Failure
 from .opening import OpenedStore, at_store
 from .selecting import signature
 from .subcommands import Subcommands
@@ -17,7 +19,7 @@ from .terminal.stderr import note
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..batch import BatchInfo
+    from ..batch import BatchInfo, BatchRef
     from ..store import Store
 
 PAGE = 500
@@ -76,9 +78,7 @@ def _all(store: Store) -> Iterator[BatchInfo]:
 @at_store()
 def show(opened: OpenedStore, out: Output, id: str) -> None:
     """Show a batch, and where its dead members are."""
-    from ..batch import BatchRef
-
-    info = BatchRef(id, opened.store).info()
+    _, info = _found(opened.store, id)
     out.record(batch_record(info))
     if info.counts.dead and out.is_table:
         note(f"{info.counts.dead} dead: {program()} dlq list batch:{id}")
@@ -90,8 +90,19 @@ def show(opened: OpenedStore, out: Output, id: str) -> None:
 @at_store()
 def cancel(opened: OpenedStore, out: Output, id: str, actor: str | None, reason: str) -> None:
     """End the waiting members of a batch, and ask the running ones to stop."""
-    from ..batch import BatchRef
-
-    ref = BatchRef(id, opened.store)
+    ref, info = _found(opened.store, id)
+    if not info.counts.open:
+        note(f"nothing is open in batch {id}: nothing was cancelled")
     count = ref.cancel(reason=reason, actor=actor)
     out.record({**batch_record(ref.info()), "ended_now": count})
+
+
+def _found(store: Store, id: str) -> tuple[BatchRef, BatchInfo]:
+    from ..batch import BatchRef
+
+    ref = BatchRef(id, store)
+    try:
+        return ref, ref.info()
+    except ConfigError as error:
+        why = "ids stand in the list; a batch is forgotten seven days after its end"
+        raise Failure(str(error), why, f"{program()} batch list", REFUSED) from error

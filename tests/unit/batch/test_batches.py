@@ -199,6 +199,14 @@ def test_a_cancelled_batch_ends_what_waits(shop: Shop) -> None:
         ref.wait()
 
 
+def test_a_batch_that_ended_is_not_cancelled(shop: Shop) -> None:
+    shop.bad = {1}
+    ref = shop.app.batch([shop.push.draft(1)], name="sync").enqueue()
+    shop.work()
+    assert ref.cancel(reason="too late") == 0 and ref.state == "partial"
+    assert not [entry for entry in shop.app.audit if entry.about == f"batch/{ref.id}"]
+
+
 def test_an_edited_member_stays_a_member(shop: Shop) -> None:
     shop.bad = {1}
     ref = shop.app.batch([shop.push.draft(1)], name="sync", **shop.callbacks).enqueue()
