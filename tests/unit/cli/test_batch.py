@@ -64,4 +64,4 @@ def test_it_shows_and_cancels_one(call: Call) -> None:
 
 def test_an_unknown_id_leads_to_the_list(call: Call) -> None:
     code, _, err = call("batch", "show", "nonsense")
-    assert code != 0 and "batch nonsense is unknown" in err and "redrive batch list" in err
+    assert code != 0 and "batch nonsense is unknown" in err and "batch list" in err
