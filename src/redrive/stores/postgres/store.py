@@ -134,8 +134,8 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         self._listener.nudge()
 
     def _sweep(self) -> None:
-        """Remove expired rows, at most a thousand of each kind, continue admissions after changes of settings, and add up
-        counts of batches."""
+        """Remove expired rows, at most a thousand of each kind, continue admissions after changes of settings, and add
+        up counts of batches."""
         now = self.now_ms()
         self._swept_ms = now
 
