@@ -134,7 +134,8 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         self._listener.nudge()
 
     def _sweep(self) -> None:
-        """Remove expired rows, at most a thousand of each kind, and continue admissions after changes of settings."""
+        """Remove expired rows, at most a thousand of each kind, continue admissions after changes of settings, and add
+        up counts of batches."""
         now = self.now_ms()
         self._swept_ms = now
 
@@ -145,9 +146,9 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             return SWEEP_MAX in removed
 
         more = self._link.run(work)
-        more = batches.fold(self._link, self._st, limit=SWEEP_MAX) == SWEEP_MAX or more
         for (queue,) in self._look("queues_admitting"):
             more = self._admit_step(queue) or more
+        more = batches.fold(self._link, self._st, limit=SWEEP_MAX) == SWEEP_MAX or more
         if more:
             self._swept_ms = now - SWEEP_EVERY_MS  # more is left, so the next exchange continues
 
