@@ -13,7 +13,7 @@ from functools import cache
 
 import msgspec
 
-from ...message import Verdict
+from ...message import RESTING, Verdict
 from .. import batches
 from ..meta import text
 
@@ -23,27 +23,22 @@ _read_ids = msgspec.json.Decoder(list[str]).decode
 
 
 class SqliteBatches:
-    """Counts members on the connection of the caller. Remembers what was settled since an exchange began."""
+    """Counts members on the connection of the caller, and knows which batches an exchange has to name."""
 
     def __init__(self, statements: Mapping[str, str]) -> None:
         self._sql = statements
-        self._settled: set[str] = set()
-        self._died: set[str] = set()
+        self._ends: set[tuple[str, str | None]] | None = None  # batch and end of what was open, within an exchange
 
     def begin(self) -> None:
-        """Forget what was settled before: an exchange begins."""
-        self._settled.clear()
-        self._died.clear()
+        """Remember from now on what was settled, until `news`."""
+        self._ends = set()
 
     def count(self, c: sqlite3.Connection, moves: Mapping[Move, int]) -> None:
         """Add to the counts; `moves` says how often each move took place."""
         rows = [(batch, *(n * each for each in _added(old, new))) for (batch, old, new), n in moves.items()]
         c.execute(self._sql["count_members"], (text(rows),))
-        for batch, old, new in moves:
-            if old == "open":
-                self._settled.add(batch)
-                if new in ("dead", "quarantine"):
-                    self._died.add(batch)
+        if self._ends is not None:
+            self._ends.update((batch, new) for batch, old, new in moves if old == "open")
 
     @contextmanager
     def moving(self, c: sqlite3.Connection, seqs: Sequence[int], verdict: Verdict | None = None) -> Iterator[None]:
@@ -65,10 +60,11 @@ class SqliteBatches:
 
     def news(self, c: sqlite3.Connection) -> tuple[str, ...]:
         """Return the batches that the exchange has to name, sorted."""
-        if not self._settled:
+        ends, self._ends = self._ends, None
+        if not ends:
             return ()
-        (ended,) = c.execute(self._sql["ended"], (text([*self._settled]),)).fetchone()
-        return tuple(sorted(self._died.union(_read_ids(ended))))
+        (ended,) = c.execute(self._sql["ended"], (text([batch for batch, _ in ends]),)).fetchone()
+        return tuple(sorted({*_read_ids(ended), *(batch for batch, end in ends if end in RESTING)}))
 
 
 @cache

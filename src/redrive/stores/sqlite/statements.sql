@@ -594,9 +594,9 @@ from message where seq in (select value from json_each(?1)) and batch is not nul
 -- name: discard_members
 -- ?1 lane, ?2 queue, ?3 ?4 as `retain`, of what is dead: count the members that it removes
 insert into batch(id, open, done, dead, quarantine, cancelled, discarded, duplicate, opened, died)
-select batch, 0, 0, -count(*), 0, 0, count(*), 0, 0, 0 from (
+select batch, 0, 0, -1, 0, 0, 1, 0, 0, 0 from (
   select batch from message where lane = ?1 and rested_ms is not null and queue = ?2
-  and (rested_ms, seq) < (?3, ?4) order by rested_ms, seq limit 1000) where typeof(batch) = 'text' group by batch
+  and (rested_ms, seq) < (?3, ?4) order by rested_ms, seq limit 1000) where typeof(batch) = 'text'
 on conflict(id) do update set dead = dead + excluded.dead, discarded = discarded + excluded.discarded, changed = 1, expires_ms = null
 
 -- name: ended
@@ -648,9 +648,8 @@ insert into group_width(queue, name, width) values (?1, ?2, ?3) on conflict(queu
 delete from group_width where queue = ?1 and name = ?2
 
 -- name: grouped
--- whether any message is of a group, and whether any was of a batch
 select exists (select 1 from message where turn is not null) or exists (select 1 from message where wake_ms is not null and turn is null),
-  exists (select 1 from batch)
+  exists (select 1 from batch)  -- and whether anything is, or was, of a batch
 
 -- name: touched
 -- ?1 seqs (JSON) of what is leased: the groups in which they hold places, though a damaged turn may not say so
