@@ -14,6 +14,7 @@ import pytest
 from hypothesis import Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 from tests.support.fate_cases import CASES, first_wrong, wrong_admission, wrong_decision
+from tests.support.model import batch_bugs as bugs_batches
 from tests.support.model import exchange_bugs as bugs_exchange
 from tests.support.model import fate_bugs as bugs_fate
 from tests.support.model import group_bugs as bugs_groups
@@ -29,7 +30,7 @@ from redrive.testing import ManualClock
 
 pytestmark = pytest.mark.slow
 SEED = 1
-OF_STORES = [*bugs_exchange.BUGS, *bugs_store.BUGS, *bugs_groups.BUGS]
+OF_STORES = [*bugs_exchange.BUGS, *bugs_store.BUGS, *bugs_groups.BUGS, *bugs_batches.BUGS]
 OF_FATES = [*bugs_fate.BUGS]
 
 

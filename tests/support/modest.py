@@ -23,11 +23,12 @@ from redrive.message import (
     Swap,
     version_of,
 )
+from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 
 
 class ModestStore(MemoryStore):
-    """What a queue such as SQS promises: no fence, no keys, no crash counts, short delays."""
+    """What a queue such as SQS promises: no fence, no keys, no crash counts, no batches, short delays."""
 
     traits = replace(
         MemoryStore.traits,
@@ -39,7 +40,10 @@ class ModestStore(MemoryStore):
         counts_crashes=False,
         unique=False,
         exact_counts=False,
+        batches=False,
     )
+    batch_counts, batch_ids, changed_batches = Store.batch_counts, Store.batch_ids, Store.changed_batches
+    mark_batches = Store.mark_batches
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:
         if any(draft.key is not None for draft in drafts):

@@ -13,6 +13,7 @@ from tests.support.store_model.kept import Kept
 from tests.support.store_model.world import Draw, World
 
 from redrive.message import (
+    BatchMark,
     Draft,
     Exchange,
     Handle,
@@ -83,6 +84,8 @@ class Calls(World):
         expected = self._expect(work)
         if isinstance(answer, Exchange):
             assert answer.settled == expected, f"settled {answer.settled}, expected {expected}"
+            named = self.plain.named if self.traits.batches else ()
+            assert answer.batches == named, f"the batches are {answer.batches}, expected {named}"
             assert not answer.clogged, f"{answer.clogged} are clogged, but nothing lies beyond what a claim looks at"
             self._remember(draft.id for _, s in pairs for draft in s.follow_ups if draft.id is not None)
         else:
@@ -137,10 +140,12 @@ class Calls(World):
     def next_day(self, draw: Draw) -> None:
         """What was done a day ago is forgotten, unless it is kept for retention."""
         before = [k.id for k in self.plain.kept.values() if k.expires_ms is not None]
+        ended = [batch for batch, looked in self.plain.batches.looked.items() if looked.expires_ms is not None]
         for by in ("1d", "2m"):
             self.clock.advance(by)
             self._call("exchange", [], [])
         assert self.store.find(before) == [None] * len(before), "a done message is never forgotten"
+        assert not ended or not {*ended} & {*self.store.batch_ids()}, "an ended batch is never forgotten"
 
     def reopen(self, draw: Draw) -> None:
         self.store.close()
@@ -220,6 +225,7 @@ class Calls(World):
         self.carried = [*self.carried, *(m for m in found if m is not None)][-CARRIED:]
         among = [m for m in self.carried if m.id not in self.plain.kept] or self.carried
         messages = [among[-1 - n % len(among)] for n in draw(draws.ordinals) if among]
+        messages = [m for m in messages if not self.plain.batches.may_be_forgotten(m.batch, self.now)]
         answer = self._call("restore", messages)
         expected = self.plain.restore(messages, self.now)
         assert answer == expected, f"restore answered {answer}, expected {expected}"
@@ -249,6 +255,21 @@ class Calls(World):
         )
         self.plain.admit(self.now)
         assert answer == expected, f"retain answered {answer}, expected {expected}"
+
+    def mark(self, draw: Draw) -> None:
+        """Batches were looked at. Only one in which nothing can change may be forgotten."""
+        marks: list[BatchMark] = []
+        for one in draw(draws.several_marked):
+            among = self.plain.batches.news() or sorted(self.plain.batches.looked)
+            batch = among[one.which % len(among)]
+            counts = self.plain.batches.looked[batch].counts
+            ended = not (counts.open or counts.dead or counts.quarantine)
+            if one.wrong is not None:
+                counts = replace(counts, **{one.wrong: getattr(counts, one.wrong) + 1})
+            marks.append(BatchMark(batch, counts, one.keep_ms if ended else None))
+        assert self._call("mark_batches", marks) is None
+        for mark in marks:
+            self.plain.batches.mark(mark, self.now)
 
     def swap_cells(self, draw: Draw) -> None:
         swaps = self._swaps(draw(draws.several_exchanged))

@@ -34,6 +34,8 @@ from redrive.message import (
 )
 
 QUEUES, TASKS, WORKERS, CELLS = ("q", "r"), ("a", "b"), ("w1", "w2"), ("x", "y")
+BATCHES = ("b", "c", "d")
+BATCH_OF = (None, "b", "b", "c", "b", None, "c", "b", None, "d", "b")  # of one draft after the other, counted round
 FAULTS = tuple(
     Fault(Kind.DEFAULT, f"Error{name}", f"text {name}", name * 16, (f"Error{name}", "Exception")) for name in "xy"
 )
@@ -147,6 +149,23 @@ DECISIONS = (
 
 
 @dataclass(frozen=True)
+class Marked:
+    """A mark to be, of one of the batches there are: with its counts, or with others in one field."""
+
+    which: int = 0
+    wrong: str | None = None
+    keep_ms: int | None = None
+
+    @classmethod
+    def some(cls, rng: random.Random) -> Marked:
+        return cls(
+            which=rng.randrange(6),
+            wrong=_often(rng, None, "opened", "died", "done", "open", "discarded"),
+            keep_ms=rng.choice((None, 1000, 30_000)),
+        )
+
+
+@dataclass(frozen=True)
 class Wanted:
     """An ask to be."""
 
@@ -199,6 +218,7 @@ def _effort(batch: tuple[Any, ...]) -> int:
 several_sent: Pool[tuple[Sent, ...]] = _batches(Sent, 1, 3)
 several_ended: Pool[tuple[Ended, ...]] = _batches(Ended, 1, 3)
 several_wanted: Pool[tuple[Wanted, ...]] = _batches(Wanted, 1, 2)
+several_marked: Pool[tuple[Marked, ...]] = _batches(Marked, 1, 2)
 several_exchanged: Pool[tuple[Exchanged, ...]] = _batches(Exchanged, 1, 2)
 _none: tuple[Exchanged, ...] = ()
 outer_swaps = Pool([_none] * 7 + [(Exchanged(),), (Exchanged("y"), Exchanged(right=False))])
@@ -242,7 +262,7 @@ verdicts: Pool[Verdict] = Pool(
         Redrive(to_queue="r", delay_ms=300),
         Redrive(keep_deadline=True, delay_ms=1),
         Discard("no"),
-        Discard("no"),
+        Discard("no", waive=True),
         Isolate("poison"),
         Isolate("poison"),
         Redrive(run="run-1", delay_ms=700),
@@ -272,6 +292,8 @@ filters = Pool(
         Filter(error=("Errorx", "Errory"), task=("a", "b")),
         Filter(redrives=1),
         Filter(run="run-1"),
+        Filter(batch="b"),
+        Filter(batch=("c", "d"), queue="q"),
     )
 )
 # How far the clock goes: to what comes due next, or just not so far, or by milliseconds.

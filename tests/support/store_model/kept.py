@@ -49,6 +49,10 @@ class Kept:
     number: int | None = None
     parked_ms: int = 0  # since when it has that number
     expires_ms: int | None = None  # from when on a done one may be forgotten
+    batch: str | None = None
+    member: bool = True  # of that batch, unless it was forgotten meanwhile
+    opened: int = 0  # how often it became open there, and how often it died
+    died: int = 0
     before: Kept | None = None  # as it was when a run redrove it, or when it was isolated
 
     def copy(self) -> Kept:
@@ -70,6 +74,13 @@ class Kept:
     def state_at(self, now: int) -> str:
         if self.lane is Lane.READY:
             return "ready" if not self.parked and self.due_ms is not None and self.due_ms <= now else "scheduled"
+        return "cancelled" if self.reason == "cancelled" else self.lane.value
+
+    @property
+    def counted_as(self) -> str:
+        """What its batch counts it as while it is stored."""
+        if self.lane in (Lane.READY, Lane.LEASED):
+            return "open"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
 
     def rest(self, lane: Lane, reason: str | None, now: int) -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.support.store_model import draws
 from tests.support.store_model.world import REMEMBERED, Draw, World
 
-from redrive.message import TREND_MS, Filter, Lane, Message
+from redrive.message import TREND_MS, BatchCounts, Filter, Lane, Message
 
 HOUR_MS = 3_600_000
 
@@ -18,6 +18,8 @@ class Looks(World):
         lane, where, limit = draw(draws.lanes), draw(draws.filters), draw(draws.limits)
         if lane in (None, Lane.DONE):  # what is done shows no fault
             where = replace(where, error=None, fingerprint=None)
+        if not self.traits.batches:
+            where = replace(where, batch=None)
         times = [k.enqueued_ms if k.rested_ms is None else k.rested_ms for k in self.plain.kept.values()] or [self.now]
         at_ms = times[draw(draws.ordinal) % len(times)]
         since, until = (None if at is None else at_ms for at in (where.since_ms, where.until_ms))
@@ -76,6 +78,29 @@ class Looks(World):
         for queue in draws.QUEUES:
             groups, lines = self.store.groups(queue), self.plain.lines.groups(queue, self.plain.kept.values())
             assert groups == lines, f"groups({queue}) are {groups}, expected {lines}"
+
+        if self.traits.batches:
+            self._look_at_batches()
+
+    def _look_at_batches(self) -> None:
+        batches, kept = self.plain.batches, self.plain.kept
+        batches.notice(kept.values())
+        ids = self.store.batch_ids()
+        for batch in [batch for batch in batches.looked if batch not in ids]:
+            assert batches.may_be_forgotten(batch, self.now), f"batch {batch} is forgotten: {batches.looked[batch]}"
+            batches.forget(batch, kept.values())
+        assert ids == sorted(batches.looked), f"batch_ids are {ids}, expected {sorted(batches.looked)}"
+        counted = batches.count(kept.values())
+        for batch, counts in zip(draws.BATCHES, self.store.batch_counts(draws.BATCHES), strict=True):
+            expected = counted.get(batch, BatchCounts())
+            assert counts == expected, f"batch {batch} counts {counts}, expected {expected}"
+        after, limit = ("", 100) if self._looks % 3 else (draws.BATCHES[self._looks % len(draws.BATCHES)], 1)
+        for what, every in (("batch_ids", ids), ("changed_batches", batches.news())):
+            some = getattr(self.store, what)(after=after, limit=limit)
+            expected_ids = [batch for batch in every if batch > after][:limit]
+            assert some == expected_ids, f"{what}({after!r}, {limit}) are {some}, expected {expected_ids}"
+        if self._looks % 4 == 0:
+            assert self.store.check() == [], "the store says that it is damaged"
 
     def nothing_is_lost_and_nothing_is_in_two_places(self) -> None:
         self._looks += 1

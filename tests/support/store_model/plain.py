@@ -16,6 +16,7 @@ from tests.support.store_model.stored import SENT, Given, PlainStored
 from redrive.errors import Conflict, EnqueueError, Unsupported
 from redrive.fault import Fault
 from redrive.message import (
+    RESTING,
     Ack,
     Cancel,
     ClaimRequest,
@@ -47,13 +48,15 @@ from redrive.message import (
 CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long at least
 _CARRIED = (
     *("lane", "worker", "fence", "attempt", "crashes", "crashes_alone", "suspect", "redrives", "held_ms"),
-    *("attempts_allowed", "reason", "rested_ms", "progress", "faults"),
+    *("attempts_allowed", "reason", "rested_ms", "progress", "faults", "batch"),
 )
 
 
 class PlainStore(PlainStored):
     """Call it after the store, with what the store answered; it raises what the store should have raised, returns what
     it should have returned, and asserts the rest."""
+
+    named: tuple[str, ...] = ()  # the batches that the last settlements give reason to look at
 
     # -- putting
 
@@ -71,6 +74,7 @@ class PlainStore(PlainStored):
         name = (draft.task, draft.key or "")
         if draft.key is not None:
             if (holder := self._holder(name, now)) is not None:
+                self.batches.refuse(draft.batch)
                 return holder
             self.holders[name] = (draft.id or made, now + draft.key_for_ms if draft.key_for_ms else 0)
         id = draft.id or made
@@ -85,6 +89,8 @@ class PlainStore(PlainStored):
             life_ms=now,
             due_ms=draft.due_ms,
             deadline_ms=draft.deadline_ms,
+            batch=draft.batch,
+            opened=1,
         )
         if draft.due_ms is None:
             self._delay(k, draft.delay_ms, now)
@@ -117,10 +123,14 @@ class PlainStore(PlainStored):
         drafts = [draft for _, s in pairs for draft in s.follow_ups]
         if not self.traits.unique and any(draft.key is not None for draft in drafts):
             raise Unsupported("keys")
+        batches = {k.batch for given, _ in pairs if (k := self.held(given)) is not None and k.batch is not None}
+        before = self.batches.count(self.kept.values())
         words = [self._settle(self.held(given), s, now) for given, s in pairs]
         for (_, s), word in zip(pairs, words, strict=True):
             if word is Settled.OK:
                 self.put(s.follow_ups, now, None)
+        after = self.batches.count(self.kept.values())
+        self.named = tuple(sorted(b for b in batches if not after[b].open or after[b].died > before[b].died))
         return words if self.traits.fenced else [Settled.OK if w is Settled.STALE else w for w in words]
 
     def _settle(self, k: Kept | None, s: Settlement, now: int) -> Settled:
@@ -129,7 +139,7 @@ class PlainStore(PlainStored):
         match s.decision:
             case Ack(degraded, keep_ms):
                 if keep_ms == 0:
-                    self._remove(k, "acked")
+                    self._remove(k, "acked", "done")
                     return Settled.OK
                 k.rest(Lane.DONE, None if degraded is None else "degraded", now)
                 k.result, k.expires_ms = s.result, None if keep_ms is None else now + keep_ms
@@ -155,6 +165,7 @@ class PlainStore(PlainStored):
         word = Settled.CANCELLED if k.cancel else Settled.OK
         if k.cancel:
             self._end(k, now)
+        k.died += k.lane in RESTING
         self.lines.settled(k, now)
         return word
 
@@ -282,8 +293,8 @@ class PlainStore(PlainStored):
         if k is None or Handle(k.id, k.redrives, k.lane) != handle or not self._may_judge(k, verdict):
             return False
         match verdict:
-            case Discard():
-                self._remove(k, "discarded")
+            case Discard(_, waive):
+                self._remove(k, "discarded", "done" if waive else "discarded")
             case Isolate(why):
                 k.before = k.before if k.lane is Lane.QUARANTINE else k.copy()
                 k.rest(Lane.QUARANTINE, why, now)
@@ -297,18 +308,22 @@ class PlainStore(PlainStored):
             case Return():
                 assert k.before is not None
                 k.rest_again(k.before, self.lines.blocks(k.before.queue))
+                k.died += k.lane in RESTING
             case Replace(draft):
                 self._replace(k, draft, now)
             case Redrive(to_queue, delay_ms, attempts, run, keep_deadline, delays_ms):
                 k.before = k.copy() if run is not None else None
                 if k.lane is Lane.DONE:
                     k.progress = k.result = k.expires_ms = None
+                    self.batches.leave(k, "done")
+                    k.batch = None
                 head = k.place and to_queue in (None, k.queue)  # it stays head of the line that it blocks
                 k.lane, k.queue = Lane.READY, to_queue or k.queue
                 self._delay(k, delay_ms + (delays_ms[at] if delays_ms else 0), now)
                 if k.sent.group is not None and not head:
                     self.lines.join(k, now)
                 k.redrives += 1
+                k.opened += 1
                 k.attempt = k.crashes = k.crashes_alone = k.held_ms = 0
                 k.life_ms, k.attempts_allowed, k.run = now, attempts, run
                 k.deadline_ms = k.deadline_ms if keep_deadline else None
@@ -318,7 +333,7 @@ class PlainStore(PlainStored):
 
     def _replace(self, k: Kept, draft: Draft, now: int) -> None:
         """What the key was held for stays, under the new id."""
-        self._remove(k, "discarded")
+        self._remove(k, "discarded", None)
         id, until_ms = self.holders.get((draft.task, draft.key or ""), ("", 0))
         if id == k.id:
             del self.holders[draft.task, draft.key or ""]
@@ -377,7 +392,7 @@ class PlainStore(PlainStored):
         gone = [k for k in mine if k.id not in stay]
         assert sorted(k.rested_ms or 0 for k in gone) == times[:going], f"retain({queue}, {lane}) removed {gone}"
         for k in gone:
-            self._remove(k, "retired")
+            self._remove(k, "retired", "discarded" if lane is Lane.DEAD else k.counted_as)
         return len(gone)
 
     def configure(self, queue: str, paused: bool | None, now: int, **groups: Any) -> None:

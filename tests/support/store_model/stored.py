@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple, Self
 
+from tests.support.store_model.batches import PlainBatches
 from tests.support.store_model.cells import PlainCells
 from tests.support.store_model.kept import Kept
 from tests.support.store_model.lines import PlainLines
@@ -32,7 +33,7 @@ class Given(NamedTuple):
 
 
 class PlainStored:
-    """Messages, keys, cells, lines; no call changes anything but what the store was free to choose."""
+    """Messages, keys, cells, lines, batches; no call changes anything but what the store was free to choose."""
 
     def __init__(self, traits: Traits) -> None:
         self.traits = traits
@@ -41,6 +42,7 @@ class PlainStored:
         self.holders: dict[tuple[str, str], tuple[str, int]] = {}  # (task, key): id, until_ms
         self.cells = PlainCells()
         self.lines = PlainLines()
+        self.batches = PlainBatches()
         self.accepted = 0
         self.left = {"acked": 0, "discarded": 0, "swept": 0, "retired": 0}
 
@@ -48,16 +50,18 @@ class PlainStored:
         other = copy.copy(self)
         other.kept = {id: k.copy() for id, k in self.kept.items()}
         other.paused, other.holders, other.left = dict(self.paused), dict(self.holders), dict(self.left)
-        other.cells, other.lines = self.cells.copy(), self.lines.copy()
+        other.cells, other.lines, other.batches = self.cells.copy(), self.lines.copy(), self.batches.copy()
         return other
 
     def admit(self, now: int) -> None:
         """Give free places of groups to those who stand in line: the end of all that may have freed one."""
         self.lines.admit(self.kept.values(), now)
 
-    def _remove(self, k: Kept, why: str) -> None:
+    def _remove(self, k: Kept, why: str, counted_as: str | None) -> None:
+        """`counted_as`: by its batch, from now on."""
         del self.kept[k.id]
         self.left[why] += 1
+        self.batches.leave(k, counted_as)
 
     # -- who holds what
 
@@ -108,7 +112,7 @@ class PlainStored:
             k = self.kept.get(id)
             if message is None:
                 if k is not None and self.may_be_swept(k, now):
-                    self._remove(k, "swept")
+                    self._remove(k, "swept", k.counted_as)
                     k = None
                 assert k is None, f"message {id} is lost: it should lie in lane {k.lane}"
             else:
@@ -163,7 +167,7 @@ SENT = (
 )
 _KEPT = (
     *("id", "queue", "lane", "due_ms", "fence", "attempt", "enqueued_ms", "life_ms", "crashes", "redrives", "cancel"),
-    *("crashes_alone", "suspect", "parked", "deferral"),
+    *("crashes_alone", "suspect", "parked", "deferral", "batch"),
     *("held_ms", "deadline_ms", "attempts_allowed", "run", "reason", "rested_ms", "progress", "faults", "result"),
 )
 _ALL = (*SENT, *_KEPT, "worker", "headers", "correlation_id")
@@ -180,6 +184,7 @@ def _matches(k: Kept, where: Filter) -> bool:
         (where.error, k.fatal and k.fatal.error),
         (where.redrives, k.redrives),
         (where.run, k.run),
+        (where.batch, k.batch),
     ]
     return (
         all(w is None or (is_ in w if isinstance(w, tuple) else is_ == w) for w, is_ in told)

@@ -32,6 +32,7 @@ WEIGHTS = {
     "configure_group": 2,
     "retain": 1,
     "swap_cells": 1,
+    "mark": 1,
     "peek": 3,
     "wait": 1,
     "next_day": 1,
@@ -68,6 +69,8 @@ class Walk(Calls, Looks):
                 return bool(self._resting())
             case "carry":
                 return any(m.id not in self.plain.kept for m in self.carried) or bool(self._resting())
+            case "mark":
+                return bool(self.plain.batches.looked)
             case "reopen":
                 return self.traits.durable
             case "use_another_handle":

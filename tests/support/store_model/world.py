@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from msgspec.structs import replace
-from tests.support.store_model.draws import QUEUES, Ended, Exchanged, Pool, Sent, Wanted
+from tests.support.store_model.draws import BATCH_OF, QUEUES, Ended, Exchanged, Pool, Sent, Wanted
 from tests.support.store_model.kept import Kept
 from tests.support.store_model.plain import PlainStore
 from tests.support.store_model.stored import Given
@@ -87,6 +87,9 @@ class World:
         number, now = next(self._numbers), self.now
         id: str | None = f"{now >> 16:08x}-{now & 0xFFFF:04x}-7000-8000-{number:012x}"
         id = id if own_id or sent.own_id else None
+        batch = BATCH_OF[number % len(BATCH_OF)] if self.traits.batches else None
+        if self.plain.batches.may_be_forgotten(batch, now):
+            batch = None  # whether it joins the old members or begins anew would be for the store to say
         if sent.used_id is not None and self.ids:
             id = self.ids[-1 - sent.used_id % len(self.ids)]
         return Draft(
@@ -103,6 +106,7 @@ class World:
             deadline_ms=None if sent.deadline_in_ms is None else now + sent.deadline_in_ms,
             keep_ms=sent.keep_ms,
             group=sent.group,
+            batch=batch,
             version=1 + number % 3,
             headers={"n": str(number)} if number % 4 == 0 else None,
             correlation_id=f"c{number}" if number % 6 == 0 else None,

@@ -129,7 +129,7 @@ class MemoryStore(Store):
         with self._commit() as (tables, now):
             held = [tables.held(settlement.receipt) for settlement in settlements]
             waiting = {message.batch for message in held if message is not None and message.batch is not None}
-            died = {batch: tables.batches[batch].counts.died for batch in waiting}
+            died = {batch: tables.counts_of(batch).died for batch in waiting}
             settled = [writes.settle(tables, settlement, now) for settlement in settlements]
             for settlement, word in zip(settlements, settled, strict=True):
                 if word is Settled.OK:  # acks come first, so that a follow-up can use a key that an ack frees
@@ -142,7 +142,7 @@ class MemoryStore(Store):
             if now - self._swept_ms >= SWEEP_EVERY_MS:
                 tables.sweep(now)
                 self._swept_ms = now
-            counts = {batch: tables.batches[batch].counts for batch in waiting}
+            counts = {batch: tables.counts_of(batch) for batch in waiting}
             news = (batch for batch, n in counts.items() if n.open == 0 or n.died > died[batch])
             return Exchange(settled, deliveries, clogged, batches=tuple(sorted(news)))
 
@@ -253,7 +253,7 @@ class MemoryStore(Store):
 
     def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
         with self._look() as (tables, _):
-            return [row.counts if (row := tables.batches.get(id)) is not None else BatchCounts() for id in ids]
+            return [tables.counts_of(id) for id in ids]
 
     def batch_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
         with self._look() as (tables, _):

@@ -16,6 +16,7 @@ from ...message import (
     PRIORITIES,
     RESTING,
     SKIP_LOOKED,
+    BatchCounts,
     Before,
     Cell,
     ClaimRequest,
@@ -109,9 +110,9 @@ class Tables:
 
     def count(self, batch: str, old: str | None, new: str | None) -> None:
         """Count a move of a member, see `batches.moved`."""
-        row = self.batches.get(batch)
-        counts = batches.moved(batches.NOTHING if row is None else row.counts, old, new)
-        if row is None or counts != row.counts:
+        before = self.counts_of(batch)
+        counts = batches.moved(before, old, new)
+        if counts != before:  # a member that leaves a forgotten batch does not bring it back
             self._set(self.batches, batch, BatchRow(counts, True))
 
     def mark_batch(self, batch: str, expires_ms: int | None) -> None:
@@ -251,6 +252,10 @@ class Tables:
     def message(self, id: str) -> Message | None:
         seq = self.seqs.get(id)
         return None if seq is None else self.kept[seq].message
+
+    def counts_of(self, batch: str) -> BatchCounts:
+        row = self.batches.get(batch)
+        return batches.NOTHING if row is None else row.counts
 
     def held(self, receipt: Receipt) -> Message | None:
         """The message leased under this receipt; None if that is stale. A lease that ran out holds until a claim."""

@@ -322,6 +322,26 @@ class BatchRules(Contract):
         store.exchange([], [])
         assert counts(store, "a") == BatchCounts() and said(store, "b") == {"open": 1, "done": 1}
 
+    @takes("batches", "keeps_done")
+    def test_a_done_member_that_leaves_does_not_bring_a_forgotten_batch_back(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        put(store, draft(batch="b"), draft(batch="b"))
+        settle_all(store, Ack(keep_ms=86_400_000), Ack(keep_ms=None))
+        store.mark_batches([BatchMark("b", counts(store), keep_ms=1000)])
+        for span in (SWEEP_S, SWEEP_S):
+            clock.advance(span)
+            store.exchange([], [])
+        assert store.batch_ids() == [] and len(store.peek(Lane.DONE).messages) == 2
+        store.retain("default", done=Keep(count=1))
+        clock.advance("1d")
+        for span in (SWEEP_S, SWEEP_S):
+            clock.advance(span)
+            store.exchange([], [])
+        store.retain("default", done=Keep(count=0))
+        assert store.peek(Lane.DONE).messages == []
+        assert store.batch_ids() == store.changed_batches() == [] and store.check() == []
+
     @takes("batches")
     def test_one_of_two_last_acks_at_once_names_the_batch(self, store: Store, open_store: OpenStore) -> None:
         """Whatever the other does meanwhile: each of many batches of two is named by one exchange at least."""
