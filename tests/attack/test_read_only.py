@@ -25,7 +25,7 @@ from tests.support.servers import PostgresServer, RedisServer
 
 from redrive import App, Draft, Retry
 from redrive.errors import ConfigError, ReadOnly, Refused, SchemaError, StoreError, StoreUnavailable
-from redrive.message import Ack, ClaimRequest, DeadLetter, Filter, Lane, Settlement, Swap
+from redrive.message import Ack, BatchCounts, ClaimRequest, DeadLetter, Filter, Lane, Settlement, Swap
 from redrive.program.main import run
 from redrive.store import Store
 from redrive.stores import open_store
@@ -511,6 +511,7 @@ def test_scripts_that_a_reader_calls_are_called_as_ones_that_do_not_write(
         with contextlib.suppress(StoreError):  # it may not listen; it looked before
             store.wait([ASK], timeout_ms=1)
         assert store.paused() == frozenset()
+        assert (store.batch_counts(["b"]), store.changed_batches()) == ([BatchCounts()], [])
         assert held.dead in store.ids_from(held.dead, held.dead, limit=1).found
     assert LOOKS - called <= {
         "scan",

@@ -97,26 +97,16 @@ class RedisSettling:
         blob(_fences([s.receipt.fence for _, s in self._moves]))
         acks = [
             (
-                *head,
+                *_zone(zone),
                 blob(bytes.fromhex("".join(members))),
                 blob(_fences(fences)),
                 one and self._swaps_of(one),
-                batch,
             )
-            for (*head, batch), (_, members, fences, one) in ((_zone(z), rows) for (z, _), rows in self._acks.items())
+            for (zone, _), (_, members, fences, one) in self._acks.items()
         ]
         retries = [
-            (
-                *head,
-                blob(bytes.fromhex("".join(members))),
-                blob(_fences(fences)),
-                dues,
-                self.arguments.blobs(lines),
-                batch,
-            )
-            for (*head, batch), (_, members, fences, dues, lines) in (
-                (_zone(z), rows) for z, rows in self._retries.items()
-            )
+            (*head, blob(bytes.fromhex("".join(members))), blob(_fences(fences)), dues, self.arguments.blobs(lines))
+            for head, (_, members, fences, dues, lines) in ((_zone(z), rows) for z, rows in self._retries.items())
         ]
         moves = [self._move(s) for _, s in self._moves]
         wanted = [
@@ -142,8 +132,7 @@ class RedisSettling:
 
     def _move(self, s: Settlement) -> list[Any]:
         handle = str(s.receipt.handle)
-        priority, queue, batch = _zone(handle[_MEMBER:])
-        row: list[Any] = [0, queue, priority]
+        row: list[Any] = [0, *_zone(handle[_MEMBER:])]
         fault = None if s.fault is None else self.arguments.blob(_fault(s.fault))
         fingerprint = _fingerprint(s.fault)
         match s.decision:
@@ -162,9 +151,8 @@ class RedisSettling:
                 row[0] = POISON
                 row += [None, counts and not crashed, False, reason, fault, fingerprint, None]
         details = _crash_details(s.decision)
-        if s.swaps or s.follow_ups or details or batch is not None:
-            row += [swap_rows(s.swaps, self.arguments) or None, self._follow_ups(s), *(details or (None, False, False))]
-            row.append(batch)
+        if s.swaps or s.follow_ups or details:
+            row += [swap_rows(s.swaps, self.arguments) or None, self._follow_ups(s), *details]
         return row
 
     def _follow_ups(self, s: Settlement) -> Any:

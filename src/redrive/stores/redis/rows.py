@@ -68,7 +68,8 @@ class Cold(msgspec.Struct, gc=False):
     batch_left: int = msgspec.field(default=0, name="lb")
 
 
-ClaimRow = tuple[int, int, int, int, str, str, RareFields | str | None, bytes]  # str: its batch, if only that is rare
+_RareParts = RareFields | tuple[str] | None  # tuple: its batch is all that is rare, which takes less to decode
+ClaimRow = tuple[int, int, int, int, str, str, _RareParts, bytes]
 pack = msgspec.msgpack.Encoder().encode
 _row = msgspec.msgpack.Decoder(ClaimRow).decode
 _rows = msgspec.msgpack.Decoder(list[ClaimRow]).decode
@@ -123,7 +124,7 @@ def tail(draft: Draft, id: str) -> bytes:
         or draft.content != "json"
     ):
         return pack((draft.task, draft.queue, _rare(draft, id), draft.body))[1:]
-    return pack((draft.task, draft.queue, draft.batch, draft.body))[1:]
+    return pack((draft.task, draft.queue, None if draft.batch is None else (draft.batch,), draft.body))[1:]
 
 
 def _rare(draft: Draft, id: str) -> RareFields:
@@ -166,7 +167,7 @@ def _to_message(
     result: bytes | None,
 ) -> Message:
     _, enqueued, marks, delta, task, queue, rare, body = row
-    rare = RareFields(batch=rare) if isinstance(rare, str) else rare or _NO_RARE
+    rare = RareFields(batch=rare[0]) if isinstance(rare, tuple) else rare or _NO_RARE
     cold, due, worker, fence, flags = _NO_COLD, enqueued + delta, None, 0, 0
     lane, attempt, crashes, alone, redrives, life, held = Lane.READY, 0, 0, 0, 0, 0, 0
     if state is not None:
@@ -323,9 +324,11 @@ def _first_claim(id: str, row: ClaimRow, worker: str, until: int) -> Message:
     _, enqueued, marks, _, task, queue, rare, body = row
     if rare is None:
         return Message(id, task, queue, body, id, Lane.LEASED, marks & 3, until, 1, 1, enqueued, enqueued, worker, None)
-    if isinstance(rare, str):
-        own = (id, task, queue, body, id, Lane.LEASED, marks & 3, until, 1, 1, enqueued, enqueued, worker, None)
-        return Message(*own, batch=rare)
+    if isinstance(rare, tuple):
+        lane, priority = Lane.LEASED, marks & 3
+        return Message(
+            id, task, queue, body, id, lane, priority, until, 1, 1, enqueued, enqueued, worker, None, batch=rare[0]
+        )
     return Message(
         id,
         task,

@@ -113,12 +113,12 @@ end
 
 local function write_puts(list)
   if #list == 0 then return end
-  local number, queues = next_numbers(#list) - 1, {}
+  local number, queues, members = next_numbers(#list) - 1, {}, {}
   for i, one in ipairs(list) do
     local id, draft, zone = unpack(one)
     local _, delay, tail, fixed, key, key_for, own, group = fields_of(draft)
     local priority, queue, batch = unpack(zone)
-    if batch then batches:count(batch, nil, 'open') end
+    if batch then members[batch] = (members[batch] or 0) + 1 end
     local due = due_of(delay, fixed)
     local marks = priority + (key and 4 * KEY or 0) + (group and 4 * GROUP or 0) + (own and OWN or 0)
     local head = struct.pack('>BBI8BI8B', 0x98, 0xcf, number + i, 0xcf, now, marks)
@@ -135,6 +135,7 @@ local function write_puts(list)
     end
     queues[queue] = true
   end
+  for batch, many in pairs(members) do batches:count(batch, nil, 'open', many) end
   spread(MESSAGES)
   flush()
   admit()

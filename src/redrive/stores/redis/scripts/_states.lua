@@ -1,5 +1,5 @@
 -- A message as bytes. What was put: an array of its number, when it was enqueued, priority and marks, how much later it
--- is due, task, queue, rarely set parts (its batch, if that is all), body; the first three at fixed offsets. A state: a
+-- is due, task, queue, rarely set parts (or {its batch}, if that is all), body; the first three at fixed offsets. A state: a
 -- fixed head, then the worker, or a map of all that is rarely set (COLD). A member of a sorted set is number and id, so
 -- that what is due at the same time keeps the order of putting.
 local KEY, GROUP, HAS_FAULTS, HAS_PROGRESS, CANCEL, SUSPECT, ALONE, COLD = 1, 2, 4, 8, 16, 32, 64, 128
@@ -68,7 +68,7 @@ local function member_of(message, id) return sub(message, 5, 10) .. id end
 -- What was put, but the body.
 local function read_message(message)
   local _, number, enqueued, marks, delta, task, queue, rare = cmsgpack.unpack_limit(message, 7, 1)
-  if type(rare) == 'string' then rare = {b = rare} end
+  if type(rare) == 'table' and rare[1] then rare = {b = rare[1]} end
   return {number = number, enqueued = enqueued, due = enqueued + delta, task = task, queue = queue, rare = rare or {}}
 end
 

@@ -1,9 +1,9 @@
 -- needs: full states faults cells groups puts settles looks claims
 -- {acks, moves, zones of drafts, swaps, asks, retries}: settles all, then claims. Nothing is
 -- written before all is known to apply.
--- acks: per priority and queue {priority, queue, ARGV index of members, of fences, swaps, batch or nil}, where swaps is empty or, for acks
--- that swap a cell each, {keys, versions, ARGV index of the first value, times to live}; retries: the first four and due
--- times, ARGV index of the first fault, batch or nil; moves: see move_of, with their members in ARGV[3] and fences in ARGV[4].
+-- acks: per zone {priority, queue, batch or nil, ARGV index of members, of fences, swaps}, where swaps is empty or, for acks
+-- that swap a cell each, {keys, versions, ARGV index of the first value, times to live}; retries: the first five and due
+-- times, ARGV index of the first fault; moves: see move_of, with their members in ARGV[3] and fences in ARGV[4].
 -- The answer: {now, {ack, number in it, …} that are stale, the same and the word of retries, words of moves, claims,
 -- positions of asks that were clogged, ids of what was set aside, batches of which a member died or nothing is open}.
 local acks, moves, zones, swaps, asks, retries = unpack(asked, 1, 6)
@@ -20,9 +20,9 @@ local function members_in(text)
 end
 
 for at, row in ipairs(acks) do
-  local ack = {priority = row[1], queue = row[2], members = {}, ids = {}, beside = {}, batch = row[6]}
-  local fences, n, swap = ARGV[row[4]], 0, #row[5] > 0 and row[5]
-  local members, ids = members_in(ARGV[row[3]])
+  local ack = {priority = row[1], queue = row[2], batch = row[3], members = {}, ids = {}, beside = {}}
+  local fences, n, swap = ARGV[row[5]], 0, #row[6] > 0 and row[6]
+  local members, ids = members_in(ARGV[row[4]])
   if swap then read_cells(swap[1]) end
   for i, packed in ipairs(each('HMGET', STATES, ids)) do
     local current = is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i])
@@ -65,9 +65,9 @@ if #retries > 0 then
 
   local function read_retries()
     for at, row in ipairs(retries) do
-      local retry = {priority = row[1], queue = row[2], dues = row[5], fault = row[6], states = {}, faults = {}, due = {},
-        members = {}, count = 0, batch = row[7]}
-      local fences, members, ids = ARGV[row[4]], members_in(ARGV[row[3]])
+      local retry = {priority = row[1], queue = row[2], batch = row[3], dues = row[6], fault = row[7], states = {},
+        faults = {}, due = {}, members = {}, count = 0}
+      local fences, members, ids = ARGV[row[5]], members_in(ARGV[row[4]])
       for i, packed in ipairs(each('HMGET', STATES, ids)) do
         local word
         if not is_current(packed, sub(fences, 4 * i - 3, 4 * i), members[i]) then
@@ -102,9 +102,9 @@ if #moves > 0 then
   -- keeps the message (less than 0: for ever; nil: not at all); `fault` and `result` are indexes into ARGV; `follow_ups` is
   -- {rows of drafts, ARGV index of their ids}; `crashed` says that its process died, `alone` that it was alone in it.
   local function move_of(row)
-    return {kind = row[1], queue = row[2], priority = row[3], ms = row[4], counts = row[5], held = row[6], reason = row[7],
-      fault = row[8], fingerprint = row[9], result = row[10], swaps = row[11], follow_ups = row[12], deferral = row[13],
-      crashed = row[14], alone = row[15], batch = row[16]}
+    return {kind = row[1], priority = row[2], queue = row[3], batch = row[4], ms = row[5], counts = row[6], held = row[7],
+      reason = row[8], fault = row[9], fingerprint = row[10], result = row[11], swaps = row[12], follow_ups = row[13],
+      deferral = row[14], crashed = row[15], alone = row[16]}
   end
 
   local function read_moves()
