@@ -84,7 +84,9 @@ def _put(app: BatchApp, dues: Sequence[Due], complain: Complain) -> list[Due]:
 
 
 def _mark(id: str, due: Due) -> BatchMark:
-    return BatchMark(id, due.counts, None if due.made.state.ended_ms is None else KEPT_MS)
+    counts = due.counts
+    ended = due.made.state.ended_ms is not None and not (counts.open or counts.dead or counts.quarantine)
+    return BatchMark(id, counts, KEPT_MS if ended else None)  # a dead member may have been imported after the end
 
 
 def _parts(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:

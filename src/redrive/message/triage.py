@@ -96,7 +96,8 @@ class BatchCounts(Struct, frozen=True):
 
 
 class BatchMark(NamedTuple):
-    """A batch whose counts were looked at. `keep_ms`: forget the counts after this time; None: keep them."""
+    """A batch whose counts were looked at. `keep_ms`: forget the counts after this time, only for a batch without an
+    open, dead or quarantined member; None: keep them."""
 
     id: str
     counts: BatchCounts
