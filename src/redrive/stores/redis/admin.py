@@ -58,7 +58,7 @@ class RedisAdmin(RedisNamespace):
         arguments.blob(packed_ids([handles[at].id for at in ours]))
         delays_ms = [verdict.delay_of(at) if isinstance(verdict, Redrive) else 0 for at in ours]
         seen = [(handles[at].redrives, LETTERS[handles[at].lane], ms) for at, ms in zip(ours, delays_ms, strict=True)]
-        self._begin_batches(draft.batch for draft in _drafts(verdict))
+        self._begin_batches((draft.priority, draft.queue, draft.batch) for draft in _drafts(verdict))
         made = [draft.id or new_id(self.now_ms()) for draft in _drafts(verdict)]
         asked = (seen, _words_of(verdict, made, arguments), swap_rows(swaps, arguments))
         # A repetition after a lost reply would meet its own swaps and drafts, and could not report the result.
@@ -76,7 +76,7 @@ class RedisAdmin(RedisNamespace):
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:
         messages = validation.admit_restored(messages, self.traits)
-        self._begin_batches(message.batch for message in messages)
+        self._begin_batches((message.priority, message.queue, message.batch) for message in messages)
         arguments = Arguments()
         arguments.blob(packed_ids([message.id for message in messages]))
         asked = restored_rows(messages, arguments), swap_rows(swaps, arguments)

@@ -46,7 +46,7 @@ class RedisSettling:
     def __init__(self, settlements: Sequence[Settlement], traits: Traits, now_ms: Callable[[], int]) -> None:
         self.arguments = Arguments()
         self._words = [Settled.OK] * len(settlements)
-        self._zones: dict[Zone, int] = {}  # numbers of the zones of follow-ups
+        self.zones: dict[Zone, int] = {}  # numbers of the zones of follow-ups
         # By (zone in the handle, True if each ack swaps a cell): plain acks.
         self._acks: dict[tuple[str, bool], tuple[list[int], list[str], list[int], list[Swap]]] = {}
         self._retries: dict[str, tuple[list[int], list[str], list[int], list[int], list[bytes]]] = {}
@@ -113,11 +113,7 @@ class RedisSettling:
             (*(ask.queue, ask.limit, ask.lease_ms, ask.worker or NO_NAME, skip_row(ask), ask.retries), ask.lapsed_by_ms)
             for ask in asks
         ]
-        return acks, moves, [*self._zones], swap_rows(swaps, self.arguments) if swaps else (), wanted, retries
-
-    def batches(self) -> list[str | None]:
-        """Return the batches of the follow-ups, after `asked`."""
-        return [batch for _, _, batch in self._zones]
+        return acks, moves, [*self.zones], swap_rows(swaps, self.arguments) if swaps else (), wanted, retries
 
     def _are_apart(self, settlements: Sequence[Settlement]) -> bool:
         """True if each cell is swapped at most once by the settlements: otherwise their order matters."""
@@ -161,7 +157,7 @@ class RedisSettling:
         validation.admit(s.follow_ups, self._traits)
         now = self._now_ms()
         ids = [draft.id or new_id(now) for draft in s.follow_ups]
-        rows = draft_rows(s.follow_ups, ids, self._zones, self.arguments)
+        rows = draft_rows(s.follow_ups, ids, self.zones, self.arguments)
         return rows, self.arguments.blob(packed_ids(ids))
 
     def words(self, stale: Sequence[int], other: Sequence[int], words: Sequence[int]) -> list[Settled]:

@@ -16,7 +16,7 @@ from ...store import Cells, Store, Traits
 from ..failpoints import no_failpoint
 from ..state_dir import state_dir
 from ..url import REDIS_GROUPS_BY
-from .arguments import Arguments
+from .arguments import Arguments, Zone
 from .exchange import swap_rows
 from .pages import RedisSearch
 from .preflight import preflight
@@ -68,11 +68,12 @@ class RedisNamespace(Store):
             arguments.blob(blob)
         return self._link.call(script, arguments.listed(self._now(), asked))
 
-    def _begin_batches(self, ids: Iterable[str | None]) -> None:
-        """Before a member of any of these batches is written: exclude programs that cannot count it."""
-        if not self._has_batches and any(ids):
-            self._call("begin_batches", None)
-            self._has_batches = True
+    def _begin_batches(self, zones: Iterable[Zone]) -> None:
+        """Before members of batches are written in any of these zones: exclude programs that cannot count them."""
+        for *_, batch in zones:
+            if batch is not None and not self._has_batches:
+                self._call("begin_batches", None)
+                self._has_batches = True
 
     def close(self) -> None:
         self._wake.close()

@@ -63,7 +63,7 @@ class RedisStore(RedisQueries, RedisAdmin):
             return arguments.listed(self._now(), (rows, [*zones], swap_rows(swaps, arguments), again))
 
         first = asked()
-        self._begin_batches(batch for _, _, batch in zones)
+        self._begin_batches(zones)
         self.failpoint("put")
         sent_s = time.monotonic()
         reply = self._check_written(self._link.call("put", first, repeated=lambda: asked(True)), swaps)
@@ -83,7 +83,7 @@ class RedisStore(RedisQueries, RedisAdmin):
     ) -> Exchange:
         settling = RedisSettling(settlements, self.traits, self.now_ms)
         asked = settling.asked(swaps, asks)
-        self._begin_batches(settling.batches())
+        self._begin_batches(settling.zones)
         self.failpoint("settled")
         self.failpoint("claim")
         sent_s = time.monotonic()
