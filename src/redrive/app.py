@@ -477,8 +477,8 @@ class App(ReadModel):
         run(self.scheduler())
 
     def _services(self, queues: Sequence[str], ingest: bool) -> list[MakeService]:
-        """Return the functions that create the services of a worker of these queues: redrive runs, watches and, with
-        `ingest`, that of dead letters."""
+        """Return the functions that create the services of a worker of these queues. The services carry out redrive
+        runs, warn if no scheduler runs, check the thresholds of alerts and, with `ingest`, ingest dead letters."""
         from .triage.service import RedriveService
 
         services: list[MakeService] = [partial(RedriveService, self)]

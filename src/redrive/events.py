@@ -86,7 +86,7 @@ class LineLog(ABC):
 
 
 class Events:
-    """Passes batches of events to observers, in the order and on the thread in which they happened."""
+    """Calls the observers with each batch of events, in the order of `emit`, on the thread that calls `emit`."""
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
@@ -96,8 +96,8 @@ class Events:
         return bool(self.observers or self.notice_observers)
 
     def subscribe(self, observer: Observer) -> Callable[[], None]:
-        """Call `observer` with every batch from now on; return a function that unsubscribes it. The store thread calls
-        the observer, so it must be quick."""
+        """Call `observer` with every batch from now on; return a function that unsubscribes it. The observer must be
+        quick: a worker's store thread calls it. Other threads may call it with notices."""
         self.observers.append(observer)
         return lambda: self.observers.remove(observer)
 

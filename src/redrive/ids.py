@@ -17,7 +17,8 @@ def new_id(now_ms: int) -> str:
 
 
 def first_and_last(begin: str) -> tuple[str, str] | None:
-    """Return the lowest and highest id with this beginning, with or without hyphens; None if no id has it.
+    """Return the bounds, inclusive, of the ids with this beginning, given with or without hyphens. None if it is empty,
+    longer than an id or not hexadecimal.
 
     >>> first_and_last("0199f3a1-00")
     ('0199f3a1-0000-0000-0000-000000000000', '0199f3a1-00ff-ffff-ffff-ffffffffffff')

@@ -171,7 +171,7 @@ class Context(Struct, eq=False):
         and its message is settled as done, and is dropped if the run fails or its lease is lost: a retry makes its
         own. The ref has its id at once, though nothing is stored under it until then; where the follow-up's key is
         held by then, it is dropped as a duplicate. In a direct call nothing is queued: see `follow_ups`. Raises
-        TypeError or EnqueueError for what cannot be enqueued, RuntimeError once the run is over.
+        TypeError or EnqueueError for what cannot be enqueued, RuntimeError after `complete` or once the run is over.
         """
         if not hasattr(task, "_follow_up"):
             raise TypeError(f"ctx.enqueue({task!r}, …): expected a task, or task.using(…), before its arguments")
@@ -334,7 +334,7 @@ class Tracing(Protocol):
         ...
 
     def begin(self, context: Context) -> str:
-        """Begin the span of a run in another process; return its traceparent, for that process."""
+        """Begin the span of a run that a child process executes; return its traceparent, to be sent to the child."""
         ...
 
     def enter(self, context: Context) -> Any:

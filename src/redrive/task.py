@@ -327,5 +327,5 @@ def _name(handler: Callable[..., Any]) -> str:
 
 
 def _is_any(kind: Callable[[Any], bool], handler: Callable[..., Any]) -> bool:
-    """Return True if the handler, or its `__call__`, is a function of the kind for which `kind` returns True."""
+    """Return True if `kind` returns True for the handler or for the `__call__` of its class."""
     return kind(handler) or kind(type(handler).__call__)

@@ -51,9 +51,10 @@ COMPLAIN_EVERY_S = 60.0
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """A stored body that stands for one in a blob. `content` is the content type of the original body.
+    """The body that the store has for a message whose original body is in a blob.
 
-    A reference does not name a storage: its key is that of a blob of the same message, in the same store.
+    `blob` is the blob's key in this store's part of the blob storage; the blob belongs to the same message. `bytes`,
+    `sha256` and `content` (the content type) are those of the original body.
     """
 
     blob: str

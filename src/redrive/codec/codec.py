@@ -180,8 +180,8 @@ class Codec:
         return self._called_with(fields)
 
     def _unknown(self, given: bytes, lifted: bytes) -> list[str]:
-        """Return the names of arguments that the handler does not take; empty if the body lacks required ones, as it is
-        no call of this handler then. `lifted` decides, but names that only `upcasts` added do not count."""
+        """Return the names of arguments in `lifted` that the handler does not take, without those that `upcasts` added
+        to `given`. Empty if required arguments are missing: then the body is not a call of this handler."""
         try:
             sent = _to_object(lifted).keys()
             names = _to_object(given).keys() & sent - self._names
@@ -194,7 +194,7 @@ class Codec:
         return self._leading(named), named
 
     def has_nothing(self, body: bytes) -> bool:
-        """True if a foreign body has nothing for this handler: S3's test event, if it takes S3 objects."""
+        """True if a foreign body is S3's test event, which names no object, and the handler takes S3 objects."""
         return "key" in self._names and is_s3_test(body)
 
     def _take(self, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]] | None:

@@ -89,7 +89,8 @@ class Drafts:
 
 
 class Backfill(LineIngest):
-    """Enqueues the lines that the record does not count yet. `known` counts lines that the store had, by id or key."""
+    """Enqueues the lines that the ledger's record does not count as done. `known` counts the lines that were not
+    enqueued: the store has, or an earlier line had, a message with the same id or the same held key."""
 
     known = 0
 

@@ -92,8 +92,8 @@ def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -
 
 
 class LineIngest:
-    """Enqueues the lines that the record does not count yet, in batches, as messages of `app`, on its own thread; calls
-    `on_put` with the size of each batch."""
+    """Enqueues the lines that the ledger's record does not count as done, in batches, as messages of `app`. Calls
+    `on_put` with the size of each batch after its commit. `run` may run on a thread of its own."""
 
     def __init__(
         self,

@@ -109,8 +109,8 @@ def _template() -> Any:
 
 @lru_cache(maxsize=1_024)
 def _code(filename: str, name: str, hidden: bool) -> CodeType:
-    """Return a code object with this name. A formatter reads the source line from the file; for a line with a secret
-    the file name names no file, so that the formatter asks the loader."""
+    """Return a code object with these names. Formatters of tracebacks read source lines from the file. With `hidden`,
+    the code object names a file that does not exist, so they ask the loader, which hides secrets."""
     shown = f"{filename} (secrets hidden)" if hidden else filename
     return _template.__code__.replace(co_filename=shown, co_name=name, co_qualname=name)
 

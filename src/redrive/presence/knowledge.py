@@ -24,9 +24,9 @@ from .directory import GONE_MS, RENEW_S, TRIES
 
 RELEASES = "knows"
 WAITS = "waits"
-REWRITE_MS = RENEW_S * 900  # ms after which a worker's renewal writes its release's entry again
+REWRITE_MS = RENEW_S * 900  # ms after which a worker records again, in the cell RELEASES, that its release is alive
 FORGOTTEN_MS = 7 * 24 * 3_600_000  # ms for which a release stays known after its last worker ended
-WRITTEN_AGAIN_MS = 24 * 3_600_000  # ms after which a worker writes its release again, before the cell expires
+WRITTEN_AGAIN_MS = 24 * 3_600_000  # ms after which a worker writes the tasks of its release again, before they expire
 RELEASES_MAX = 64
 WAITS_MAX = 200
 WAITED_MS = 3_600_000  # ms for which a task stays listed after its last message was deferred
@@ -109,9 +109,9 @@ class Knowledge:
     def known_ms(
         self, queue: str, task: str, version: int, arguments: Sequence[str] = (), above: int | None = None
     ) -> int | None:
-        """Return when a worker of the queue was last alive that knows this task with these arguments, in this version
-        or a later one; None if there was none. A worker with a later version than `above` need not have the arguments,
-        as it may convert the body."""
+        """Return the last time at which there was a worker of the queue that knows this task with these arguments, in
+        this version or a later one; None if there was none. A worker with a later version than `above` need not have
+        the arguments, as it may convert the body."""
         newest_ms = None
         for digest, release in self._releases.items():
             known = release.tasks.get(task)

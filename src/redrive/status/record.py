@@ -61,12 +61,12 @@ class QueueStatus(Struct, frozen=True, kw_only=True):
 class Status(Struct, frozen=True, kw_only=True):
     """The state of a store at one moment. Times are ms of the store's clock.
 
-    `needs` are the most important first; all is well if there are none. `workers` are those that report themselves (if
-    `tell` is true), idle ones included, and those that hold leases. `holds` are the reasons why messages do not run,
-    over all queues. `failures` are the groups of dead messages, the largest first, with `annotations` by fingerprint.
-    `schedules` are those of the app, late ones first. `runs` are the open redrive runs. `queues` are sorted by the age
-    of their oldest due message, then by their dead messages; `unread` is the number of queues whose messages were not
-    read for holds.
+    `needs` has the most important need first; it is empty if all is well. `workers` has the workers that hold leases
+    and, if `tell` is true, all others that report themselves, idle ones too. `holds` are the reasons why messages do
+    not run, over all queues. `failures` are the groups of dead messages, the largest first, with `annotations` by
+    fingerprint. `schedules` are those of the app, late ones first. `runs` are the open redrive runs. `queues` are
+    sorted by the age of their oldest due message, then by their dead messages. `holds` does not cover `unread` of the
+    queues, as their messages were not read.
     """
 
     at_ms: int

@@ -55,8 +55,8 @@ class DeliveryOperations(StoreBase):
         apply at the beginning make the settlement stale all the same. A dead message may then be stored as `restore`
         stores it.
 
-        For an ask with `skip`, a claim examines the first SKIP_LOOKED due messages of each priority. Where there are
-        more, and those examined did not reach the limit, the queue is in `clogged`.
+        For an ask with `skip`, a claim examines the first SKIP_LOOKED due messages of each priority. If more are due,
+        and the claim got fewer messages than the limit from those that it examined, the queue is in `clogged`.
         """
 
     @abstractmethod
@@ -64,8 +64,8 @@ class DeliveryOperations(StoreBase):
         """Return when a claim with one of the asks may return messages (also after a put in another process), on
         `nudge`, or after `timeout_ms`.
 
-        For an ask with `skip` the wait examines as many messages as a claim does, and lasts no longer than until the
-        first message that it did not examine is due.
+        For an ask with `skip`, the wait examines as many messages as a claim does. It also returns when the first
+        message that it did not examine becomes due.
         """
 
     @abstractmethod

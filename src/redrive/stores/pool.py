@@ -65,7 +65,8 @@ class ConnectionPool(Generic[C]):
             connection.leave_to_parent()
 
     def take(self, deadline_s: float) -> C:
-        """Take a connection. Raises StoreUnavailable if none is free by the deadline, and the errors of `connect`."""
+        """Take a connection. Raises StoreUnavailable if none is free by the deadline, StoreError if the pool is closed,
+        and the errors of `connect`."""
         with self._free:
             while True:
                 if self.closed:

@@ -21,7 +21,7 @@ from .tries import WRONG_BY_PROXY_MAX, WRONG_MAX, LoginTries
 SESSION = "redrive_session"
 SESSION_S = 12 * 3600
 TOKEN_MIN, DISTINCT_MIN = 16, 6  # the least number of characters, and of different characters, in a token
-NAMED_MAX = 64  # characters that are used of a client's address that a proxy names
+NAMED_MAX = 64  # how many characters of a client's address are used, if a proxy names it
 _STRETCHED = 100_000  # rounds of the key derivation, which slow down guessing the token from a cookie
 # Headers that proxies add. An old version of HTTP is a sign of a proxy, too: nginx uses one to its servers by default,
 # while browsers have used 1.1 for 25 years.
@@ -105,8 +105,8 @@ class Access:
         return self._sealed(int(self._clock()) + SESSION_S) if self._is_right(request, token) else None
 
     def bears_token(self, request: Request) -> bool:
-        """Return True if the request has the site's token outside cookies, as other sites cannot make a browser send
-        it."""
+        """Return True if the request has the site's token in its Authorization header. Other sites cannot make a
+        browser send that header, unlike a cookie."""
         return self._token is not None and _same(_bearer(request) or "", self._token)
 
     def _gives_token(self, request: Request) -> bool:

@@ -98,8 +98,8 @@ def _why_held(message: Message, decision: RetryAt) -> str:
 
 
 def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
-    """Return the event of one delivery that the store answered with `word`. Its `attempt` does not count a free
-    delivery."""
+    """Return the event of one delivery. `word` is the store's answer to its settlement. If the delivery was free, the
+    event's `attempt` does not count it."""
     decision, fault, message = o.settlement.decision, o.settlement.fault, o.delivery.message
     outcome = "done"
     reason: str | None = None

@@ -29,7 +29,7 @@ def kill_cell(id: str) -> str:
 
 
 class LeaseRenewals:
-    """Renews the leases of one worker, with its `keys`. Used by the store thread."""
+    """Renews the leases of one worker's messages, and its claims of idempotency keys. Used by the store thread."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class LeaseRenewals:
         self.draining = False
 
     def beat(self, now_s: float) -> None:
-        """Renew the leases and mark suspects if due, and record that the store does not block the store thread."""
+        """Renew the leases if due, mark waiting suspects as alone, and record that the store thread is not blocked."""
         renew = now_s >= self.renew_s
         if renew:
             self.renew_s = now_s + self._lease_s / 3

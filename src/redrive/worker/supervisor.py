@@ -31,12 +31,12 @@ PARENT_FD = "REDRIVE_PARENT_FD"
 DRAIN, RELEASE = b"d", b"r"
 HUNG_AFTER_S = 10.0  # seconds without a sign of life after which a child counts as hung; a lease if that is longer
 END_AFTER_S = 5.0  # seconds in which a child has to end after its grace, or after a release
-RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # seconds of pause before each restart in a row of a child that died young
+RESTART_S = (0.0, 0.2, 0.5, 1.0, 2.0, 5.0)  # pause before a restart, by how often in a row the child died young
 YOUNG_S = 10.0
-AT_WORK_MAX = 9  # deaths at work in a row without a pause: as many as a conviction needs
+AT_WORK_MAX = 9  # restarts in a row without a pause after deaths at work: the tenth crash quarantines a message
 LOOK_EVERY_S = 0.5
 STOPPED_S = 1.0  # seconds for which a stopped process may lock all others out of the store
-PAUSED_S = 4 * LOOK_EVERY_S  # a supervisor without a check for so long was itself stopped
+PAUSED_S = 4 * LOOK_EVERY_S  # if the supervisor did not check for so long, it was itself stopped
 _USAGE, _REFUSED = 2, 4  # exit codes after which a restart would end in the same way
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
 

@@ -17,8 +17,9 @@ from ..cloudwatch import NAMESPACE
 
 class RedriverSettings(Struct, frozen=True, kw_only=True):
     """The settings of a re-driver. `dead`, `queue`, `poison`: URLs of the dead-letter queue, of the queue that messages
-    go back to, and of the poison queue. `cells`: URL of the cells that hold the assigned seconds of the rate and the
-    breaker of `dependency`: NAME, or NAME/KEY. Of the gates of `auto` only a health URL is checked."""
+    go back to, and of the poison queue. `cells`: URL of the cells with the places that the rate limit has given to
+    messages, and with the breaker of `dependency` (NAME or NAME/KEY). Of the gates of `auto`, the re-driver checks only
+    a health URL."""
 
     dead: str
     queue: str
@@ -35,11 +36,14 @@ class RedriverSettings(Struct, frozen=True, kw_only=True):
 
 
 def settings_of(environ: Mapping[str, str]) -> RedriverSettings:
-    """Read the settings from the environment: REDRIVE_DLQ_URL, REDRIVE_QUEUE_URL, REDRIVE_POISON_URL and optionally
-    REDRIVE_MAX_REDRIVES=5, REDRIVE_BASE_S=60, REDRIVE_FACTOR=2, REDRIVE_CAP_S=900, REDRIVE_ATTEMPTS (of a fresh life),
-    REDRIVE_RATE=10/s, REDRIVE_JITTER=0.2 (or 20%), REDRIVE_BATCH=10, REDRIVE_CONCURRENCY=5, REDRIVE_TABLE (a DynamoDB
-    table) or REDRIVE_CELLS (a URL), REDRIVE_DEPENDENCY, REDRIVE_HEALTH_URL, REDRIVE_METRICS_NAMESPACE. Raises
-    ConfigError."""
+    """Read the settings from the environment. Raises ConfigError.
+
+    Required are REDRIVE_DLQ_URL, REDRIVE_QUEUE_URL and REDRIVE_POISON_URL. Optional are, with their defaults,
+    REDRIVE_MAX_REDRIVES=5, REDRIVE_BASE_S=60, REDRIVE_FACTOR=2, REDRIVE_CAP_S=900, REDRIVE_RATE=10/s,
+    REDRIVE_JITTER=0.2 (or 20%), REDRIVE_BATCH=10, REDRIVE_CONCURRENCY=5, REDRIVE_METRICS_NAMESPACE=Redrive; without
+    defaults, REDRIVE_ATTEMPTS (how many attempts a redriven message gets), REDRIVE_CELLS (a URL) or else REDRIVE_TABLE
+    (a DynamoDB table), REDRIVE_DEPENDENCY and REDRIVE_HEALTH_URL.
+    """
     table, attempts = environ.get("REDRIVE_TABLE"), _number_of(environ, "REDRIVE_ATTEMPTS", 0)
     auto = AutoRedrive(
         base=_number_of(environ, "REDRIVE_BASE_S", 60),

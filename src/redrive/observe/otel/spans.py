@@ -80,8 +80,8 @@ class Spans:
         return Sending(self, drafts)
 
     def begin(self, context: Context) -> str:
-        """Begin the span of an execution in a child process; return its traceparent, which is sent to that process;
-        empty after an error."""
+        """Begin, in the worker, the span of an execution that runs in a child process. Return the span's traceparent,
+        to be sent to the child; empty after an error."""
         try:
             return traceparent_of(self._begin(context).span.get_span_context())
         except Exception:  # an error of tracing must not fail the message

@@ -26,8 +26,9 @@ _NEVER_SENT = ("EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectio
 
 
 class Unmet(Exception):
-    """The condition of a write failed. `met`: by the index of a write in its call, the item that the condition met;
-    empty if there is none. `unsure`: an earlier attempt may have succeeded and written that item."""
+    """The conditions of some writes of a call failed. `met` maps the index of each such write to the stored item that
+    failed its condition, or to an empty dict if there is no item. `unsure`: an earlier attempt of the call may have
+    succeeded, and may have written that item."""
 
     def __init__(self, met: dict[int, dict[str, Any]], unsure: bool) -> None:
         super().__init__()
@@ -70,7 +71,7 @@ class DynamoCalls:
         raise AssertionError("the last try returns or raises")
 
     def call_unless(self, code: str, action: str, **parameters: Any) -> None:
-        """Like `call`, but without the response, and an error with this code is ignored."""
+        """Like `call`, but ignore an error with this code, and return nothing."""
         try:
             self.call(action, **parameters)
         except RedriveError as error:

@@ -92,7 +92,7 @@ class Floor:
         self._scattered = scattered
         self._front_s = 0.0  # when the next look at the front may be sent
         self._number = 0
-        self._expected_ms: dict[int, int] = {}  # by look in progress: least due time expected since it was sent
+        self._expected_ms: dict[int, int] = {}  # lowest due time of `expect` since a look was sent, by its number
         self._open()
 
     def _open(self) -> None:
@@ -107,7 +107,7 @@ class Floor:
 
     @property
     def asks(self) -> bool:
-        """True if a look is in progress: it may miss messages that are expected from now on."""
+        """True if a look is in progress, which may miss messages that are expected from now on."""
         return bool(self._expected_ms)
 
     def ranges(self, now_ms: int) -> list[Range]:
@@ -189,8 +189,8 @@ class Floor:
         allowance: LookAllowance,
     ) -> None:
         """Update the floor by a look's result: the first message it found, or None, and its cost. If other threads have
-        moved the floor since, the result is ignored. It says nothing of messages expected since the look was sent,
-        which may have been committed after it ran."""
+        moved the floor since, the result is ignored. The look may have missed messages that were expected after it was
+        sent, as they may have been committed after it ran."""
         expected_ms = self._expected_ms.pop(look.number, FIRST[0])
         match look.aim:
             case Aim.FRONT:

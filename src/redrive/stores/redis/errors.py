@@ -9,7 +9,7 @@ from redis import exceptions as ex
 from ...errors import ConfigError, RedriveError, StoreError, StoreFull, StoreUnavailable
 
 LOST, SLOW = "lost", "slow"  # codes for errors that are not the server's: a broken connection, and a timeout
-# Codes by class of error, subclasses first. redis-py strips the code from an error that has a class.
+# Codes by exception class, subclasses first. redis-py removes the code from the text of an error of these classes.
 _CLASSES: tuple[tuple[type[ex.RedisError], str], ...] = (
     (ex.AuthenticationWrongNumberOfArgsError, "NOAUTH"),
     (ex.AuthenticationError, "NOAUTH"),
@@ -33,7 +33,7 @@ _NOPERM = ("NOPERM", "ACL failure in script", "The user executing the script can
 _AGAIN = {LOST, "LOADING", "READONLY", "MASTERDOWN", "TRYAGAIN", "ASK", "CLUSTERDOWN", "BUSY", "NOSCRIPT"}
 _ELSEWHERE = {LOST, SLOW, "LOADING", "READONLY", "MASTERDOWN", "NOAUTH"}
 _SETTINGS = {"NOAUTH", "WRONGPASS", "NOPERM", "MOVED"}
-# A connection that fails has no code: these are parts of the system's message.
+# An error of connecting has no code, so it is recognised by these parts of the system's message.
 _REFUSED = ("Name or service not known", "nodename nor servname", "CERTIFICATE_VERIFY_FAILED", "WRONG_VERSION_NUMBER")
 
 

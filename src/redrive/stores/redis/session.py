@@ -25,7 +25,7 @@ T = TypeVar("T")
 Arg = bytes | int | str
 RETRY_FOR_S = 2.0  # how long a call is repeated: shorter than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
-# The names of scripts that write nothing.
+# The scripts that a read-only session may call. They write nothing, except `verify`, which writes if it is to mend.
 LOOKS = frozenset(
     (
         *("batch_counts", "batch_ids", "changed_batches", "check", "counted_batches", "counts", "damage", "due_counts"),
@@ -135,7 +135,7 @@ class Session:
             return c.run(self._verb, script.sha, 1, self.root, *args)
 
     def only_look(self, why: str, *, verb: str) -> None:
-        """From now on call only scripts that write nothing, with the command `verb`; `why` explains refused writes."""
+        """From now on call only scripts of LOOKS, with the command `verb`. `why` explains refused writes."""
         self.read_only, self._verb = why, verb
 
     def command(self, *words: Arg) -> Any:

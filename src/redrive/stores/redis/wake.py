@@ -113,7 +113,7 @@ class RedisWaiter:
         self._far.setblocking(False)
         self._nudges = 0
         self._connection: Connection | None = None
-        self._channels: set[bytes] = set()  # subscribed channels on which no message has arrived
+        self._channels: set[bytes] = set()  # the channels to which the connection is subscribed
         self._sharded = True
 
     # -- nudges

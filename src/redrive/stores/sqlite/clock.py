@@ -214,7 +214,7 @@ class HeldClock:
         return is_quiet()
 
     def forget(self) -> None:
-        """Return to the mark before `sync`, as the commit that wrote the new one was rolled back."""
+        """Return to the mark before `sync`, after the commit with the new mark was rolled back."""
         if self._unsaved is not None:
             self._take(self._unsaved[0])
             self._unsaved = None
@@ -279,7 +279,7 @@ class StoreClock:
                 c.execute(self._sql["write_clock"], (KEY, mark))
 
     def undo(self) -> None:
-        """Undo `begin`, as the commit that it began was rolled back."""
+        """Undo what `begin` did, after its commit was rolled back."""
         self._held.forget()
 
     def begin_within(self, c: sqlite3.Connection) -> None:

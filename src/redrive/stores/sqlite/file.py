@@ -231,7 +231,7 @@ class SqliteFile(Store):
         self._waker = Waker(self._wake_folder)
         self._waiters: dict[int, SqliteWaiter] = {}
         self._nudges = 0
-        self._for_others = False  # True: the last exchange gave places to more messages than it claimed
+        self._for_others = False  # True: the last exchange admitted more messages of groups than it claimed
         self._swept_ms = self._cells_swept_ms = self._clock_ms()
         _open_stores.add(self)
 

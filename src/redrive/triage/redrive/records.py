@@ -105,7 +105,7 @@ def recent_plans(cells: Cells) -> list[str]:
 
 
 def note_recent(cells: Cells, id: str) -> None:
-    """Add the plan to the list of recent ones; after three collisions it is left out of this convenience."""
+    """Add the plan to the list of recent ones. After three failed swaps, leave it out: the list only saves typing."""
     for _ in range(3):
         (cell,) = cells.read([RECENT])
         known = decoded(cell, _ids, [])
@@ -191,7 +191,7 @@ def sealed(chunks: hashlib._Hash, plan: Plan) -> str:
 
 
 class RunStatus(StrEnum):
-    """The status of a run. Its own rule stops it, and a person cancels it. Stopped, cancelled and done are final."""
+    """The status of a run: `stopped` by its own rule, `cancelled` by a person. These two and `done` are final."""
 
     RUNNING = "running"
     PAUSED = "paused"
@@ -247,12 +247,12 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def last_tick(self) -> tuple[object, ...]:
-        """The fields that each tick's commit changes, and no person: while they are equal, no other runner ticked."""
+        """The fields that only runners change, at each tick: while they are equal, no other runner has ticked."""
         counts = self.at, self.known, self.moved, self.done, self.failed, self.changed, self.ended, self.returned
         return self.owner, self.until_ms, *counts
 
     def held(self, now_ms: int) -> bool:
-        """True if a runner has the lease; one that lasts too long is void, as a clock was set back since."""
+        """True if a runner has the lease. A lease that ends too late is void: the clock was set back after it began."""
         return now_ms < self.until_ms <= now_ms + 2 * LEASE_MS
 
     @property
@@ -349,12 +349,12 @@ def read_state(cell: Cell | None) -> RunState | None:
 
 
 def index(store: Store) -> Index:
-    """Read the index of the store's runs. Raises StoreError."""
+    """Read the index of the store's runs. Raises StoreError, Unreadable."""
     return read_index(store.cells.read([INDEX])[0])
 
 
 def state_of(store: Store, id: str) -> RunState | None:
-    """Read the state of the run with this id; None if there is no such run. Raises StoreError."""
+    """Read the state of the run with this id; None if there is no such run. Raises StoreError, Unreadable."""
     return read_state(store.cells.read([state_cell(id)])[0])
 
 

@@ -191,8 +191,8 @@ def plan(ask: PageRequest) -> Record:
 
 
 def _state(ask: PageRequest, handle: PlanHandle) -> tuple[str, str]:
-    """Return the state of a plan in one word, and why it cannot be applied. The plan's age is checked each time, but
-    its chunks only as often as `sums.py` allows for their cost."""
+    """Return the state of a plan in one word, and why it cannot be applied. The plan's age is checked each time. The
+    check of its chunks reads them all, so its result is cached (see `sums.py`)."""
     word, why = ask.kept(f"plan-sound/{handle.id}", lambda: _refused(handle)).value
     past_ms = ask.store.now_ms() - handle.plan.made_ms
     if word == "frozen" and past_ms > APPLIED_WITHIN_MS:

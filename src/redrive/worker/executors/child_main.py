@@ -243,8 +243,8 @@ class ChildServer:
         return work if isinstance(work, ChildWork) else None
 
     def _arrived(self) -> None:
-        """Wake the loop or thread that waits for a frame. Runs on the thread that read it; ends the process if the
-        worker is gone."""
+        """Wake `_next` after work has arrived or the channel has closed. Runs on the thread that read the channel. If
+        the channel closed while handlers run, end the process at once."""
         if self._link.over and self._executions:
             os._exit(1)  # the worker is gone, and another worker will claim this message
         if threading.current_thread() is threading.main_thread():
