@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from .fill import Batch, batch
 from .follow import Complain, Puts, follow
-from .ref import BatchInfo, BatchRef, listed
+from .ref import BatchInfo, BatchRef, infos, listed
+from .state import BatchPhase
 
-__all__ = ["Batch", "BatchInfo", "BatchRef", "Complain", "Puts", "batch", "follow", "listed"]
+__all__ = ["Batch", "BatchInfo", "BatchPhase", "BatchRef", "Complain", "Puts", "batch", "follow", "infos", "listed"]
