@@ -17,7 +17,7 @@ from redrive.fault import classify
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import DependencyState
-from redrive.message import ClaimRequest, DeadLetter, RetryAt, Settlement, Swap
+from redrive.message import Ack, ClaimRequest, DeadLetter, RetryAt, Settlement, Swap
 from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, WorkerInfo, read_workers
 from redrive.status import Reasons
 from redrive.status import Status as Found
@@ -111,6 +111,21 @@ def test_a_breaker_that_is_held_open_is_seen_with_and_without_messages(app: App)
     (hold,) = app.status().holds
     assert (hold.kind, hold.count, hold.queue) == ("breaker", 1, "crm")
     assert kinds(app, id) == ["breaker"]
+
+
+def test_a_partial_batch_is_a_need_of_its_own(app: App) -> None:
+    app.scheduler().step()
+    drafts = [app.tasks["push"].draft() for _ in range(3)]
+    ref = app.batch(drafts, name="sync").enqueue()
+    (one, *others) = app.store.exchange([], [ClaimRequest("crm", 3, 60_000, worker=WORKER)]).deliveries
+    fault = classify(ValueError("no such account"))
+    acks = [Settlement(each.receipt, Ack()) for each in others]
+    app.store.exchange([Settlement(one.receipt, DeadLetter("permanent"), fault), *acks], [])
+    failures, batches = app.status().needs
+    assert (failures.area, batches.area) == ("failures", "batches")
+    assert batches.text == "batch sync is partial: 1 of 3 members is dead" and batches.about == f"batch/{ref.id}"
+    ref.cancel()
+    assert [need.area for need in app.status().needs] == ["failures"]
 
 
 def test_workers_that_tell_are_seen_idle_running_and_gone(app: App) -> None:

@@ -14,6 +14,18 @@ from __future__ import annotations
 
 from .fill import Batch, batch
 from .follow import BatchApp, Complain, follow
-from .ref import BatchInfo, BatchRef, listed
+from .ref import BatchInfo, BatchRef, infos, listed
+from .state import BatchPhase
 
-__all__ = ["Batch", "BatchApp", "BatchInfo", "BatchRef", "Complain", "batch", "follow", "listed"]
+__all__ = [
+    "Batch",
+    "BatchApp",
+    "BatchInfo",
+    "BatchPhase",
+    "BatchRef",
+    "Complain",
+    "batch",
+    "follow",
+    "infos",
+    "listed",
+]

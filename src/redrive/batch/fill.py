@@ -173,7 +173,8 @@ class Batch:
 
     def _try(self, drafts: Sequence[Draft], seal: bool, before: int, tx: Any) -> None:
         store = self._app.store
-        state = replace(self._state, filled=self._state.filled + before + len(drafts), sealed=seal)
+        filled = self._state.filled + before + len(drafts)
+        state = replace(self._state, filled=filled, filled_ms=store.now_ms(), sealed=seal)
         made = Advance(state)
         if seal and not drafts and not before:
             counts = store.batch_counts([state.id])[0] if state.filled else BatchCounts()

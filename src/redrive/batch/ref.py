@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,7 +24,8 @@ PAGE = 500
 
 
 class BatchInfo(Struct, frozen=True):
-    """A batch at one moment: `episode` is the number of the present episode, from 1; see `redrive.batch.advance`."""
+    """A batch at one moment: `episode` is the number of the present episode, from 1; see `redrive.batch.advance`.
+    `filled_ms` is when its producer last put members."""
 
     id: str
     name: str
@@ -33,6 +34,7 @@ class BatchInfo(Struct, frozen=True):
     created_ms: int
     episode: int
     ended_ms: int | None = None
+    filled_ms: int = 0
 
 
 class BatchRef(Struct, frozen=True):
@@ -121,19 +123,28 @@ class BatchRef(Struct, frozen=True):
 def listed(store: Store, *, after: str = "", limit: int = 100) -> list[BatchInfo]:
     """Return batches with members, sorted by id, above `after`; those whose state is gone or unreadable are left out.
     Raises StoreError."""
-    ids = store.batch_ids(after=after, limit=limit)
-    cells = store.cells.read([cell_of(id) for id in ids])
-    infos = []
-    for id, cell, counts in zip(ids, cells, store.batch_counts(ids) if ids else [], strict=True):
+    return infos(store, store.batch_ids(after=after, limit=limit))
+
+
+def infos(store: Store, ids: Sequence[str]) -> list[BatchInfo]:
+    """Return these batches, in the order of `ids`; those whose state is gone or unreadable are left out. Raises
+    StoreError."""
+    if not ids:
+        return []
+    cells, found = store.cells.read([cell_of(id) for id in ids]), list[BatchInfo]()
+    for id, cell, counts in zip(ids, cells, store.batch_counts(ids), strict=True):
         with contextlib.suppress(Unreadable):
             state = state_in(store, id, cell)
             if state is not None:
-                infos.append(_info(state, counts))
-    return infos
+                found.append(_info(state, counts))
+    return found
 
 
 def _info(state: BatchState, counts: BatchCounts) -> BatchInfo:
-    return BatchInfo(state.id, state.name, state.phase(counts), counts, state.created_ms, state.episode, state.ended_ms)
+    return BatchInfo(
+        state.id, state.name, state.phase(counts), counts, state.created_ms, state.episode, state.ended_ms,
+        state.filled_ms,
+    )  # fmt: skip
 
 
 def _is_done(info: BatchInfo) -> bool:

@@ -40,9 +40,9 @@ class Tolerance(Struct, frozen=True):
 class BatchState(Struct, frozen=True, omit_defaults=True):
     """A batch as its cell says. `filled`: how many drafts its producers have put; `sealed`: no producer adds more.
 
-    `completions`: how often on_complete was due: once for each episode, which ends when nothing is open. `opened` and
-    `died` are these fields of the counts at that time, so a count above them belongs to a later episode. `alarmed` is
-    the episode in which on_death was due, and `succeeded` says that on_success was.
+    `filled_ms` is when they last did. `completions`: how often on_complete was due: once for each episode, which ends
+    when nothing is open. `opened` and `died` are these fields of the counts at that time, so a count above them belongs
+    to a later episode. `alarmed` is the episode in which on_death was due, and `succeeded` says that on_success was.
     """
 
     id: str
@@ -53,6 +53,7 @@ class BatchState(Struct, frozen=True, omit_defaults=True):
     on_death: Draft | None = None
     tolerance: Tolerance = Tolerance()
     filled: int = 0
+    filled_ms: int = 0
     sealed: bool = False
     cancelled: bool = False
     succeeded: bool = False

@@ -2,7 +2,7 @@
 
 `reasons.py` finds what holds a message back; every command that explains a wait prints what it returns. `flow.py` and
 `timing.py` are its parts for dependencies and for times. `read.py` builds the `Status` that `app.status()` returns;
-`needs.py` (what needs a person) and `workers.py` are its parts. `running.py` says where messages run.
+`needs.py` (what needs a person), `batches.py` and `workers.py` are its parts. `running.py` says where messages run.
 """
 
 from __future__ import annotations

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from ..batch import BatchInfo
 from ..history import SloStatus
 from ..registry import Registry
 from ..triage.auto.machine import Machine
 from ..triage.controls import Control
 from ..triage.redrive.run import RunView
+from .batches import batch_needs
 from .hold import Hold, words
 from .reasons import LOOKED
 from .record import NOTE, PAGE, TICKET, Need, Status
@@ -30,6 +32,7 @@ class NeedSources(NamedTuple):
     runs: Sequence[RunView]
     forced: Sequence[Control]
     objectives: Sequence[SloStatus]
+    batches: Sequence[BatchInfo]
 
 
 def needs_of(seen: NeedSources) -> tuple[Need, ...]:
@@ -41,6 +44,7 @@ def needs_of(seen: NeedSources) -> tuple[Need, ...]:
         *_workers(status),
         *_dead(status, seen.autos),
         *_quarantine(status),
+        *batch_needs(seen.batches, status.at_ms),
         *_schedules(status, seen.app),
         *_runs(seen.runs, status.at_ms),
         *_overrides(seen.forced),

@@ -17,6 +17,7 @@ from ..triage.annotations import read_annotations
 from ..triage.auto.machine import machines
 from ..triage.controls import Control, Controls
 from ..triage.redrive.run import views
+from .batches import ReadBatches, read_batches
 from .hold import Hold, words
 from .needs import NeedSources, needs_of
 from .reasons import Reasons
@@ -41,6 +42,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
     keeps_cells = store.traits.cells
     runs = views(store, RUNS_MAX) if keeps_cells else []
     controls = Controls(store, app).list(waiting=False) if keeps_cells else []
+    batches = read_batches(store) if keeps_cells else ReadBatches()
     bare = Status(
         at_ms=reasons.now_ms,
         workers=workers_of(store, reasons.now_ms, reasons.workers),
@@ -52,6 +54,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         runs=tuple(run for run in runs if not run.closed),
         queues=queues,
         unread=reasons.unread,
+        unread_batches=batches.unread,
     )
     seen = NeedSources(
         status=bare,
@@ -64,6 +67,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
             if control.breaker == "forced_closed"
         ],
         objectives=read_objectives(store, app) if app is not None and keeps_cells else (),
+        batches=batches.found,
     )
     return replace(bare, needs=needs_of(seen))
 

@@ -90,6 +90,9 @@ def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:
         yield leads(need.next, _page(need))
     if count > NEEDS_SHOWN:
         yield f"  {count - NEEDS_SHOWN:,} more"
+    if status.unread_batches:
+        yield "  only some of the batches were looked at"
+        yield leads("batch list --state partial")
     yield from ("", "workers" if status.tell else "workers, by the leases they hold")
     for worker in status.workers:
         yield from wrapped(_worker(worker, now_ms))
@@ -208,6 +211,7 @@ def _record(status: Status, opened: OpenedStore) -> dict[str, Any]:
             for need in status.needs[:NEEDS_SHOWN]
         ],
         "need_count": len(status.needs),
+        "unread_batches": status.unread_batches,
         "workers": [leased_worker_record(worker) for worker in status.workers],
         "held": [hold_record(hold) for hold in status.holds],
         "failures": [

@@ -31,6 +31,7 @@ def overview(ask: PageRequest) -> Record:
             for need in status.needs[:NEEDS_SHOWN]
         ],
         "need_count": len(status.needs),
+        "unread_batches": status.unread_batches,
         "counts": _sum(status),
         "past": fields.past(ask, back=back),
         "sinces": list(fields.SINCE),

@@ -1,0 +1,70 @@
+"""Batches that need a person: partial ones, and those that are filled no more though they were never sealed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from ..batch import BatchInfo, BatchPhase, infos
+from ..store import Store
+from .hold import words
+from .record import Need
+
+READ_MAX = 300  # batches that are read for one status, and as many changed ones if there are more
+NAMED_MAX = 20  # partial batches that have a need of their own; one more need counts the rest
+IDLE_MS = 3_600_000  # ms for which a producer adds no member before that is a need
+
+
+class ReadBatches(NamedTuple):
+    """Batches as read; `unread`: there are more than were read."""
+
+    found: Sequence[BatchInfo] = ()
+    unread: bool = False
+
+
+def read_batches(store: Store) -> ReadBatches:
+    """Read the first READ_MAX batches. If there are more, also up to READ_MAX of those with news, which any batch is
+    that was never sealed and has nothing open. One call of the store if there are no batches. Raises StoreError."""
+    ids = store.batch_ids(limit=READ_MAX + 1)
+    unread = len(ids) > READ_MAX
+    if unread:
+        ids = [*dict.fromkeys([*ids[:READ_MAX], *store.changed_batches(limit=READ_MAX)])]
+    return ReadBatches(infos(store, ids), unread)
+
+
+def batch_needs(batches: Sequence[BatchInfo], now_ms: int) -> Iterator[Need]:
+    """Yield the needs of these batches: for partial ones while a member is dead or in quarantine, as a redrive lets
+    them go on, and for those that have no producer any more. Pure."""
+    for batch in batches:
+        if batch.state is BatchPhase.FILLING and now_ms - batch.filled_ms >= IDLE_MS:
+            yield _unsealed(batch)
+    partial = [batch for batch in batches if batch.state is BatchPhase.PARTIAL and _failed(batch)]
+    partial.sort(key=lambda batch: batch.created_ms)
+    yield from map(_partial, partial[:NAMED_MAX])
+    if (more := len(partial) - NAMED_MAX) > 0:
+        text = f"{more:,} more batch{'es are' if more > 1 else ' is'} partial"
+        yield Need(area="batches", text=text, next=words("batch", "list", "--state", "partial"))
+
+
+def _failed(batch: BatchInfo) -> int:
+    return batch.counts.dead + batch.counts.quarantine
+
+
+def _partial(batch: BatchInfo) -> Need:
+    dead, quarantine = batch.counts.dead, batch.counts.quarantine
+    text = f"batch {batch.name} is partial: {dead or quarantine:,} of {batch.counts.total:,} members "
+    text += f"{'is' if (dead or quarantine) == 1 else 'are'} {'dead' if dead else 'in quarantine'}"
+    text += f", {quarantine:,} in quarantine" if dead and quarantine else ""
+    lane = () if dead else ("lane:quarantine",)
+    return Need(area="batches", text=text, next=words("dlq", "list", f"batch:{batch.id}", *lane), about=_about(batch))
+
+
+def _unsealed(batch: BatchInfo) -> Need:
+    total = batch.counts.total
+    text = f"batch {batch.name} is not sealed after {total:,} member{'s' * (total != 1)}, and its producer adds no more"
+    next = words("batch", "show", batch.id)
+    return Need(area="batches", text=text, next=next, about=_about(batch), since_ms=batch.filled_ms)
+
+
+def _about(batch: BatchInfo) -> str:
+    return f"batch/{batch.id}"

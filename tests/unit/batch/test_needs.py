@@ -1,0 +1,159 @@
+"""Which batches need a person in `app.status()`: partial ones that a redrive lets go on, and abandoned ones."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import App, Retry
+from redrive.batch import BatchInfo, BatchPhase
+from redrive.message import BatchCounts
+from redrive.program.main import run as redrive
+from redrive.status import Need
+from redrive.status.batches import IDLE_MS, NAMED_MAX, READ_MAX, batch_needs
+from redrive.stores.memory.store import MemoryStore
+from redrive.testing import ManualClock
+
+PARTIAL, FILLING = BatchPhase.PARTIAL, BatchPhase.FILLING
+
+
+class Counted(MemoryStore):
+    """Counts the batches and the cells that are read, and the calls."""
+
+    read = calls = 0
+
+    def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
+        self.read, self.calls = self.read + len(ids), self.calls + 1
+        return super().batch_counts(ids)
+
+    def batch_ids(self, **named: Any) -> list[str]:
+        self.calls += 1
+        return super().batch_ids(**named)
+
+    def changed_batches(self, **named: Any) -> list[str]:
+        self.calls += 1
+        return super().changed_batches(**named)
+
+
+def app_on(store: MemoryStore | str) -> App:
+    app = App(store) if isinstance(store, str) else App(store=store)
+
+    @app.task(name="push", retry=Retry(max_attempts=1))
+    def push(n: int) -> None:
+        if n < 0:
+            raise ValueError("no room")
+
+    return app
+
+
+def fill(app: App, numbers: Sequence[int], name: str = "sync", **options: Any) -> str:
+    return app.batch((app.tasks["push"].draft(n) for n in numbers), name=name, **options).enqueue().id
+
+
+def needs(app: App) -> list[Need]:
+    return [need for need in app.status().needs if need.area == "batches"]
+
+
+def info(state: BatchPhase, created_ms: int = 0, filled_ms: int = 0, **counts: int) -> BatchInfo:
+    return BatchInfo(f"id-{created_ms}", "sync", state, BatchCounts(**counts), created_ms, 1, None, filled_ms)
+
+
+def test_a_partial_batch_is_a_need_until_its_dead_members_are_redriven_or_given_up() -> None:
+    app = app_on("memory://")
+    id = fill(app, [1, 2, -1])
+    fill(app, [1, -1], name="half", tolerate="50%")
+    assert needs(app) == []  # they run
+    app.run_worker(drain=True)
+    [need] = needs(app)
+    assert need.text == "batch sync is partial: 1 of 3 members is dead"
+    assert (need.about, need.next, need.severity) == (f"batch/{id}", f"dlq list batch:{id}", "ticket")
+    [dead] = (message.id for message in app.batch_ref(id).members("dead"))
+    app.dlq.quarantine(ids=[dead], reason="it kills the parser")
+    [need] = needs(app)
+    assert need.text == "batch sync is partial: 1 of 3 members is in quarantine"
+    assert need.next == f"dlq list batch:{id} lane:quarantine"
+    app.dlq.discard(ids=[dead], reason="nobody needs it")
+    assert app.batch_ref(id).state == "partial" and needs(app) == []  # nothing is left that could be done
+
+
+def test_a_cancelled_batch_and_one_whose_redrive_runs_are_no_needs() -> None:
+    app = app_on("memory://")
+    cancelled, redriven = fill(app, [-1]), fill(app, [-1], name="other")
+    app.run_worker(drain=True)
+    assert len(needs(app)) == 2
+    app.batch_ref(cancelled).cancel(reason="they gave it up")
+    app.dlq.retry(ids=[message.id for message in app.batch_ref(redriven).members("dead")])
+    assert needs(app) == []
+
+
+def test_a_batch_that_is_not_sealed_is_a_need_an_hour_after_its_last_member() -> None:
+    clock = ManualClock()
+    app = app_on(MemoryStore(clock))
+    batch = app.batch(name="crawl", key="monday")
+    batch.__enter__()
+    clock.advance("5h")  # its producer is slow, and works
+    batch.add(*(app.tasks["push"].draft(n) for n in range(1000)))
+    clock.advance("59m")
+    assert needs(app) == []
+    clock.advance("1m")
+    [need] = needs(app)
+    assert need.text == "batch crawl is not sealed after 1,000 members, and its producer adds no more"
+    assert need.line(clock.now_ms()).endswith("; for 1h") and need.next == f"batch show {batch.ref.id}"
+    fill(app, range(1000), name="crawl", key="monday")  # the next one goes on, and seals it
+    assert needs(app) == []
+
+
+def test_many_partial_batches_have_one_need_for_those_beyond_the_first() -> None:
+    some = [info(PARTIAL, created_ms=n, dead=2, quarantine=1, done=9_997) for n in range(NAMED_MAX + 5, 0, -1)]
+    found = list(batch_needs([*some, info(PARTIAL, discarded=1), info(FILLING, filled_ms=1)], IDLE_MS))
+    assert [need.about for need in found] == [f"batch/id-{n + 1}" for n in range(NAMED_MAX)] + [""]  # the oldest first
+    assert found[0].text == "batch sync is partial: 2 of 10,000 members are dead, 1 in quarantine"
+    assert (found[-1].text, found[-1].next) == ("5 more batches are partial", "batch list --state partial")
+    assert list(batch_needs(some[:1] * NAMED_MAX, IDLE_MS))[-1].about
+
+
+def test_what_is_read_does_not_grow_with_the_batches_and_abandoned_ones_are_found_among_them() -> None:
+    clock = ManualClock()
+    store = Counted(clock)
+    app = app_on(store)
+    app.status()
+    assert (store.read, store.calls) == (0, 1)  # one look where there are none
+    for n in range(READ_MAX):
+        fill(app, [], name=f"b{n}")
+        fill(app, [n], name=f"b{n}", key=str(n))
+    app.run_worker(drain=True)
+    assert not app.status().unread_batches
+    last = max((f"k{n}" for n in range(20)), key=lambda key: app.batch(name="z", key=key).ref.id)
+    batch = app.batch(name="z", key=last)
+    batch.__enter__()
+    batch.add(*(app.tasks["push"].draft(n) for n in range(1000)))
+    app.run_worker(drain=True)
+    clock.advance("1h")
+    store.read = store.calls = 0
+    status = app.status()
+    assert status.unread_batches and batch.ref.id not in store.batch_ids(limit=READ_MAX)
+    assert READ_MAX < store.read <= 2 * READ_MAX and store.calls == 4
+    assert [need.about for need in status.needs if need.area == "batches"] == [f"batch/{batch.ref.id}"]
+
+
+def test_the_command_names_partial_batches_and_says_that_there_are_more_than_it_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    app = app_on(url)
+    id = fill(app, [-1], key="0")
+    for n in range(READ_MAX):
+        fill(app, [n], key=str(n + 1))
+    app.run_worker(drain=True)
+    app.store.close()
+    assert redrive(["status", "-o", "table", "--url", url]) == 1
+    text = capsys.readouterr().out
+    assert "only some of the batches were looked at" in text
+    redrive(["status", "-o", "json", "--url", url])
+    record = json.loads(capsys.readouterr().out)
+    assert record["unread_batches"] is True
+    assert f"dlq list batch:{id}" in text and f"batch/{id}" in [need["about"] for need in record["needs"]]
