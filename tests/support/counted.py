@@ -14,7 +14,7 @@ from redrive.store.wrapper import StoreWrapper
 
 READS = (
     *("counts", "counts_by_queue", "queues", "due_counts", "peek", "find", "ids_from", "failure_groups", "groups"),
-    *("paused", "info", "check", "doctor"),
+    *("paused", "info", "check", "doctor", "batch_counts", "batch_ids", "changed_batches"),
 )
 WRITES = ("put", "exchange", "extend", "triage", "restore", "cancel", "configure", "configure_group", "retain")
 

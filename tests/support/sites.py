@@ -8,12 +8,14 @@ import functools
 import html.parser
 import re
 from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import httpx
 
 from redrive import App, Breaker, Draft
+from redrive.batch import Batch, BatchRef
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Settlement
 from redrive.web.table import PAGES, SitePage
@@ -106,6 +108,7 @@ def stocked(app: App) -> dict[str, dict[str, str]]:
     run = app.dlq.select(f"id:{dead[1]}").plan()
     run.start(reason="their fix is out")
     pause(store, "idle", reason="maintenance")
+    batch = enqueued(app.batch([Draft(task="push", queue="crm")], name="sync"))
     return {
         "queue": {"queue": "crm"},
         "group": {"fingerprint": FP},
@@ -114,7 +117,14 @@ def stocked(app: App) -> dict[str, dict[str, str]]:
         "plan": {"id": plan.id},
         "run": {"id": run.id},
         "dependency": {"dependency": "crm"},
+        "batch": {"id": batch.id},
     }
+
+
+def enqueued(batch: Batch) -> BatchRef:
+    """Enqueue the batch on a thread of its own, as an event loop of a test may run on this one."""
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(batch.enqueue).result()
 
 
 def died(app: App, count: int, text: str = "no", **of: Any) -> list[str]:

@@ -13,6 +13,7 @@ from .record import Need
 READ_MAX = 300  # batches that are read for one status, and as many changed ones if there are more
 NAMED_MAX = 20  # partial batches that have a need of their own; one more need counts the rest
 IDLE_MS = 3_600_000  # ms for which a producer adds no member before that is a need
+_PARTIAL = ("--state", "partial")
 
 
 class ReadBatches(NamedTuple):
@@ -42,8 +43,8 @@ def batch_needs(batches: Sequence[BatchInfo], now_ms: int) -> Iterator[Need]:
     partial.sort(key=lambda batch: batch.created_ms)
     yield from map(_partial, partial[:NAMED_MAX])
     if (more := len(partial) - NAMED_MAX) > 0:
-        text = f"{more:,} more batch{'es are' if more > 1 else ' is'} partial"
-        yield Need(area="batches", text=text, next=words("batch", "list", "--state", "partial"))
+        text, next = f"{more:,} more batch{'es are' if more > 1 else ' is'} partial", words("batch", "list", *_PARTIAL)
+        yield Need(area="batches", text=text, next=next, place=("batches",), query={"state": "partial"})
 
 
 def _failed(batch: BatchInfo) -> int:
@@ -56,15 +57,15 @@ def _partial(batch: BatchInfo) -> Need:
     text += f"{'is' if (dead or quarantine) == 1 else 'are'} {'dead' if dead else 'in quarantine'}"
     text += f", {quarantine:,} in quarantine" if dead and quarantine else ""
     lane = () if dead else ("lane:quarantine",)
-    return Need(area="batches", text=text, next=words("dlq", "list", f"batch:{batch.id}", *lane), about=_about(batch))
+    next = words("dlq", "list", f"batch:{batch.id}", *lane)
+    return Need(area="batches", text=text, next=next, about=f"batch/{batch.id}", place=("batches", batch.id))
 
 
 def _unsealed(batch: BatchInfo) -> Need:
     total = batch.counts.total
     text = f"batch {batch.name} is not sealed after {total:,} member{'s' * (total != 1)}, and its producer adds no more"
     next = words("batch", "show", batch.id)
-    return Need(area="batches", text=text, next=next, about=_about(batch), since_ms=batch.filled_ms)
-
-
-def _about(batch: BatchInfo) -> str:
-    return f"batch/{batch.id}"
+    return Need(
+        area="batches", text=text, next=next, about=f"batch/{batch.id}", place=("batches", batch.id),
+        since_ms=batch.filled_ms,
+    )  # fmt: skip

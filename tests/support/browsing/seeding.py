@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tests.support.browsing.room import Room
 from tests.support.failing import failure_of
+from tests.support.sites import enqueued
 
 from redrive import App
 from redrive.fault import Fault
@@ -34,10 +35,12 @@ class Seeded:
     big: str
     plan: str
     run: str
+    batch: str
 
     def address(self, page: str) -> str:
         """The address of a page, by its name in the table: of one that has something to show."""
         ids = {"message": self.dead, "edit": self.bad_mail, "plan": self.plan, "run": self.run}
+        ids["batch"] = self.batch
         parts = {"queue": "crm", "fingerprint": self.group, "dependency": "crm-api", "id": ids.get(page, "")}
         path = next(each.path for each in PAGES if each.name == page)
         return path.replace(":path", "").format(**parts)
@@ -60,12 +63,16 @@ class Past:
 
     def die(self, task: str, values: Iterable[object], reason: str = "exhausted") -> list[str]:
         """Put a message with each of these arguments, and let all die now, of what their handler raises."""
-        ids = self.put(task, values)
+        self.put(task, values)
+        return self.kill(task, reason)
+
+    def kill(self, task: str, reason: str = "exhausted") -> list[str]:
+        """Let all that wait in the task's queue die now, of what their handler raises."""
         claimed = self.store.exchange(
             [], [ClaimRequest(self.app.tasks[task].queue, 1000, LEASE_MS, worker=WORKER)]
         ).deliveries
         self.store.exchange([Settlement(each.receipt, DeadLetter(reason), self._fault(each)) for each in claimed], [])
-        return ids
+        return [each.message.id for each in claimed]
 
     def _fault(self, delivery: Delivery) -> Fault:
         fault = failure_of(self.app.tasks[delivery.message.task], delivery, self.store.now_ms(), WORKER)
@@ -99,13 +106,16 @@ def seed(room: Room) -> Seeded:
             at.die("billing.charge", range(700 + batch, 704 + batch))
             at.goes_on(30 * 60_000)
         big = at.die("data.take_in", [[{"row": n, "name": f"Customer {n}", "price": 2**60 + n} for n in range(400)]])
-        broken = at.die("image.resize", ["in/banner.tiff", "in/map.tiff"])
         at.put("report.build", range(1, 7), group="tenant-acme")
         at.put("report.build", range(1, 4), group="tenant-umbrella")
+    resize, send = app.tasks["image.resize"], app.tasks["mail.send"]
+    drafts = [resize.draft(f"in/{name}.tiff") for name in ("banner", "map")]
+    drafts += [send.draft(f"user{n}@example.net") for n in range(40)]
+    catalogue = enqueued(app.batch(drafts, name="catalogue"))
+    later = (send.using(delay=f"{n * n + 10}m").draft(f"later{n}@example.net") for n in range(12))
+    enqueued(app.batch(later, name="reminders"))
     with past(room, 0) as at:
-        at.put("mail.send", [f"user{n}@example.net" for n in range(40)])
-        for n in range(12):
-            at.put("mail.send", [f"later{n}@example.net"], delay=f"{n * n + 10}m")
+        broken = at.kill("image.resize")
         room.work("mail", "--burst")
     dlq.quarantine(broken, reason=QUARANTINE_WHY, actor="ann")
     groups = {group.task: group.fingerprint for group in dlq.groups()}
@@ -116,7 +126,7 @@ def seed(room: Room) -> Seeded:
     room.work("billing", "--drain")
     plan = dlq.select("task:crm.push").plan(rate="50/s", canary=5, slow_start=True, note="CRM-77")
     app.flow.open("crm-api", reason="their maintenance, until 14:00", actor="ann")
-    return Seeded(groups["crm.push"], dead[0], bad_mail[0], big[0], plan.id, run.id)
+    return Seeded(groups["crm.push"], dead[0], bad_mail[0], big[0], plan.id, run.id, catalogue.id)
 
 
 def _annotate(room: Room, dlq: DeadLetters, groups: dict[str, str]) -> None:

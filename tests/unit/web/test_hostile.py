@@ -102,6 +102,7 @@ def stocked(folder: Path, text: Texts) -> Stocked:
     run = app.dlq.select(f"id:{ids[1]}").plan()
     run.start(reason=text(500), actor=text(100))
     app.dlq.quarantine([ids[2]], reason=text(500), actor=text(100))
+    batch = app.batch([Draft(task=task, queue=queues[0])], name=text(80)).enqueue()
     work = tuple(QueueWork(name=name, concurrency=2, held=1) for name in queues[:3])
     held = (HeldMessage(id=ids[3], task=text(80), since_ms=store.now_ms()),)
     told = {"host": text(80), "version": text(20), "app": text(80), "schedules": (schedule,), "messages": held}
@@ -116,6 +117,7 @@ def stocked(folder: Path, text: Texts) -> Stocked:
         "plan": [{"id": plan.id}],
         "run": [{"id": run.id}],
         "dependency": [{"dependency": dependency}],
+        "batch": [{"id": batch.id}],
     }
     found = [(page.name, address(page, {page.name: each})) for page in PAGES for each in parts.get(page.name, [{}])]
     return Stocked(app, found)

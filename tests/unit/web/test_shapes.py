@@ -96,6 +96,14 @@ def pair(noun: str, pages: Reader, parts: dict[str, dict[str, str]]) -> list[tup
                 ("/groups/FP", by(pages.json(f"/groups/{FP}")["log"], "action", "note")),
                 ("dlq group", by(printed("dlq", "group", FP)["log"], "action", "note")),
             ]
+        case "batch":
+            id = parts["batch"]["id"]
+            return [
+                ("batch list", by(printed("batch", "list"), "id", id)),
+                ("batch show", printed("batch", "show", id)),
+                ("/batches", by(pages.json("/batches")["batches"], "id", id)),
+                ("/batches/ID", pages.json(f"/batches/{id}")),
+            ]
         case "need":
             return [("status", status["needs"][0]), ("/", home["needs"][0])]
         case "dependency":
@@ -134,7 +142,18 @@ def agree(one: object, other: object) -> bool:
     return one == other
 
 
-NOUNS = ("run", "queue", "failure group", "message", "dead message", "audit entry", "need", "dependency", "worker")
+NOUNS = (
+    "run",
+    "queue",
+    "failure group",
+    "message",
+    "dead message",
+    "audit entry",
+    "need",
+    "dependency",
+    "worker",
+    "batch",
+)
 TASKS = """
 from redrive import App
 

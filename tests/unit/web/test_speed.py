@@ -29,11 +29,14 @@ WATCHERS = 50
 
 
 def filled(folder: Path, count: int) -> CountedStore:
-    """So many dead messages and as many that wait."""
+    """So many dead messages, as many that wait, and as many in batches of ten."""
     store = CountedStore(open_store(f"sqlite:///{folder / f'{count}.db'}"))
     now_ms = store.now_ms()
     store.restore([dead(n, now_ms - 1000 * (n + 1)) for n in range(count)])
     store.put([Draft(task=f"t{n % TASKS}", queue=f"q{n % QUEUES}", body=b'{"args":[%d]}' % n) for n in range(count)])
+    app = App(store=store)
+    for n in range(count // 10):
+        app.batch([Draft(task="t1", queue="q1") for _ in range(10)], name=f"b{n}").enqueue()
     return store
 
 
@@ -66,7 +69,13 @@ class Asked:
         (message,) = store.peek(Lane.DEAD, limit=1).messages
         made = self.app.dlq.select("queue:q1 task:t1").plan(rate="1/s", canary=0)
         run = self.app.dlq.select("queue:q2 task:t2").plan(rate="1/s", canary=0).start(reason="tested")
-        ids = {"edit": message.id, "message": message.id, "plan": made.id, "run": run.id}
+        ids = {
+            "edit": message.id,
+            "message": message.id,
+            "plan": made.id,
+            "run": run.id,
+            "batch": store.batch_ids(limit=1)[0],
+        }
         known = {"queue": "q1", "fingerprint": "print1", "dependency": "crm"}
         self.paths = {page.name: placed(page.path, known | {"id": ids.get(page.name, "")}) for page in PAGES}
         self.paths |= {f"messages {q}": f"/messages?q={q}" for q in ("queue:q1", "error:Error1", "args.0:7", "text:7")}
