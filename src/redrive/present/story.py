@@ -35,6 +35,7 @@ _TOLD = (
     "id",
     "task",
     "queue",
+    "batch",
     "body",
     "result",
     "progress",
@@ -105,6 +106,8 @@ def _head(record: MessageRecord, last: MessageRecord | None, out: StoryReader, w
     yield "id", record["id"]
     if last is not None and last["fingerprint"]:
         yield "failure", f"{last['fingerprint']} ({kind_word(last['kind'])})"
+    if record.get("batch"):
+        yield "batch", record["batch"]
     if record.get("known"):
         yield "known", record["known"]
     if str(record.get("body_in", "inline")) != "inline":
@@ -169,6 +172,8 @@ def next_commands(record: MessageRecord, out: StoryReader) -> Iterator[str]:
             yield onward(f"job cancel {id}" + (" --kill" if run["isolated"] and record["cancel_requested"] else ""))
         case _:
             yield onward(f"job list --task {typed(record['task'])}")
+    if record.get("batch"):
+        yield onward(f"batch show {typed(record['batch'])}")
     if not out.verbose:
         yield onward(f"{'dlq' if record['state'] in ('dead', 'quarantine') else 'job'} show {id} -v")
 

@@ -100,6 +100,13 @@ def test_verbose_adds_every_fault_and_the_bookkeeping(scene: Scene) -> None:
     assert "unclassified (a1097e748bbaf6be)" in text and "2025-06-15T15:06:40.000Z" in text
 
 
+def test_a_member_names_its_batch_and_the_command_that_shows_it(scene: Scene) -> None:
+    lines = scene.shown(scene.settled(DeadLetter("exhausted"), DOWN, batch="b-1"))
+    assert "batch    b-1" in lines
+    assert any(line.startswith("next:") and " batch show b-1" in line for line in lines)
+    assert not any("batch" in line for line in scene.shown(scene.settled(DeadLetter("exhausted"), DOWN)))
+
+
 def test_stored_word_of_an_unclassified_fault_is_the_same(scene: Scene) -> None:
     said = called("job", "show", scene.settled(DeadLetter("exhausted"), DOWN), "-o", "json")
     assert '"kind": "default"' in said.out and "unclassified" not in said.out

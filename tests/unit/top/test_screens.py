@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.top import GONE, NO, Scene, Watched
 
-from redrive.message import ClaimRequest, Draft
+from redrive.message import Ack, ClaimRequest, DeadLetter, Draft, Settlement
 
 
 def test_overview_counts_all_queues_and_lists_what_needs_a_person(scene: Scene) -> None:
@@ -26,6 +26,25 @@ def test_row_of_the_overview_leads_to_its_failure_group(scene: Scene) -> None:
             await w.press("down")
         await w.press("enter")
         await w.sees(f"fingerprint {NO}", *(id[:23] for id in scene.dead[:3]))
+
+    scene.watch(test)
+
+
+def test_the_need_of_a_batch_leads_to_its_dead_members(scene: Scene) -> None:
+    draft = scene.app.tasks["mail.send"].draft
+    ref = scene.app.batch([draft(), draft()], name="sync").enqueue()
+    (one, other) = scene.store.exchange([], [ClaimRequest("mail", 2, 60_000)]).deliveries
+    scene.store.exchange([Settlement(one.receipt, DeadLetter("permanent")), Settlement(other.receipt, Ack())], [])
+
+    async def test(w: Watched) -> None:
+        await w.sees("batch sync is partial: 1 of 2 members is dead")
+        while "batch sync is partial" not in w.cursor:
+            await w.press("down")
+        await w.press("enter")
+        await w.sees(one.message.id[:23])
+        assert w.screen.filter == f"batch:{ref.id}" and len(w.screen.page().rows) == 1
+        await w.press("enter")
+        await w.sees(f"redrive batch show {ref.id}")
 
     scene.watch(test)
 

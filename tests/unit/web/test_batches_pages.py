@@ -74,6 +74,7 @@ def test_a_batch_leads_to_its_members_and_to_a_plan_of_those_that_are_dead(app: 
     [one, two] = [message.id for message in app.batch_ref(id).members("dead")]
     app.dlq.quarantine(ids=[two], reason="it kills the parser")
     page = browser.get(f"/batches/{id}").text
+    assert f'<a href="/batches/{id}">{id}</a>' in browser.get(f"/messages/{one}").text
     assert '<progress max="4" value="4"' in page and "Plan a redrive of 1 dead" in page
     for address, found in ((f"q=batch:{id}", [one]), (f"q=batch:{id} lane:quarantine", [two])):
         assert f'href="/messages?{address.replace(":", "%3A").replace(" ", "+")}"' in page

@@ -11,6 +11,7 @@ from ...present.formats import listed, milliseconds, number, seconds, share
 from ...present.runs import run_text
 from ...present.table import Column
 from ...redact import joined
+from ...triage.select.terms import exactly
 from ..model import Model
 from ..screen import Screen, ScreenPage, ScreenRow
 from ..texts import COUNTS, count
@@ -93,6 +94,7 @@ def _led_to(area: str) -> Screen:
         "failures": GroupsScreen,
         "runs": RunsScreen,
         "queues": MessagesScreen,
+        "batches": MessagesScreen,
         "no_worker": WorkersScreen,
         "pause": QueuesScreen,
     }
@@ -112,8 +114,17 @@ def _object(about: str) -> Screen | None:
             return FlowDetail(name.partition("/")[0])
         case "worker":
             return WorkersScreen()
+        case "batch":
+            return _members(name)
         case _:
             return None
+
+
+def _members(batch: str) -> Screen:
+    """Return the screen of the dead messages, with the members of a batch."""
+    screen = MessagesScreen()
+    screen.filter = str(exactly("batch", batch))
+    return screen
 
 
 def _lanes(figures: QueueCounts) -> str:
