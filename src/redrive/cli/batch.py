@@ -89,10 +89,11 @@ def show(opened: OpenedStore, out: Output, id: str) -> None:
 @signature(required=False)
 @at_store()
 def cancel(opened: OpenedStore, out: Output, id: str, actor: str | None, reason: str) -> None:
-    """End the waiting members of a batch, and ask the running ones to stop."""
+    """End the waiting members of a batch, and ask the running ones to stop. A partial batch is given up."""
     ref, info = _found(opened.store, id)
     if not info.counts.open:
-        note(f"nothing is open in batch {id}: nothing was cancelled")
+        done = info.state.value == "done"
+        note(f"nothing is open in batch {id}: " + ("it is done" if done else "it is given up, and what is dead stays"))
     count = ref.cancel(reason=reason, actor=actor)
     out.record({**batch_record(ref.info()), "ended_now": count})
 

@@ -199,12 +199,13 @@ def test_a_cancelled_batch_ends_what_waits(shop: Shop) -> None:
         ref.wait()
 
 
-def test_a_batch_that_ended_is_not_cancelled(shop: Shop) -> None:
+def test_a_partial_batch_is_given_up_and_one_that_is_done_stays_done(shop: Shop) -> None:
     shop.bad = {1}
-    ref = shop.app.batch([shop.push.draft(1)], name="sync").enqueue()
+    done, partial = (shop.app.batch([shop.push.draft(n)], name="sync").enqueue() for n in (0, 1))
     shop.work()
-    assert ref.cancel(reason="too late") == 0 and ref.state == "partial"
-    assert not [entry for entry in shop.app.audit if entry.about == f"batch/{ref.id}"]
+    assert done.cancel(reason="too late") == partial.cancel(reason="given up") == 0
+    assert (done.state, partial.state) == ("done", "cancelled") and partial.counts.dead == 1
+    assert not [entry for entry in shop.app.audit if entry.about == f"batch/{done.id}"]
 
 
 def test_an_edited_member_stays_a_member(shop: Shop) -> None:
