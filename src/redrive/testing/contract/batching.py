@@ -249,6 +249,9 @@ class BatchRules(Contract):
         settle_all(store, Ack(keep_ms=None))
         assert store.triage([handle(store, id)], Redrive()) == [True]
         assert said(store) == {"done": 1} and look(store, id).batch is None
+        settle_all(store, Ack(keep_ms=None))
+        assert store.triage([handle(store, id)], Redrive()) == [True]
+        assert said(store) == {"done": 1} and look(store, id).batch is None
         settle_all(store, DeadLetter("permanent"))
         assert said(store) == {"done": 1}
 

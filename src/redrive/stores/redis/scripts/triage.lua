@@ -50,7 +50,7 @@ local function redrive(record, delay)
     drop_field(PROGRESS, record.id)
     cold.res = nil
     if not cold.b then unmark(state, HAS_PROGRESS) end
-    cold.lb = record.batch and 1 -- it is counted as done, and has left its batch
+    if record.batch then cold.lb = 1 end -- it is counted as done, and has left its batch
   else
     batches:count(record.batch, record.counted, 'open')
   end
