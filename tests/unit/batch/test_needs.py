@@ -82,10 +82,13 @@ def test_a_partial_batch_is_a_need_until_its_dead_members_are_redriven_or_given_
 
 def test_a_cancelled_batch_and_one_whose_redrive_runs_are_no_needs() -> None:
     app = app_on("memory://")
-    cancelled, redriven = fill(app, [-1]), fill(app, [-1], name="other")
-    app.run_worker(drain=True)
-    assert len(needs(app)) == 2
-    app.batch_ref(cancelled).cancel(reason="they gave it up")
+    later = app.tasks["push"].using(delay="1h").draft(1)
+    cancelled = app.batch([app.tasks["push"].draft(-1), later], name="sync").enqueue()
+    redriven = fill(app, [-1], name="other")
+    app.run_worker(burst=True)
+    assert [need.about for need in needs(app)] == [f"batch/{redriven}"]
+    assert cancelled.cancel(reason="they gave it up") == 1 and cancelled.state == "cancelled"
+    assert [need.about for need in needs(app)] == [f"batch/{redriven}"]
     app.dlq.retry(ids=[message.id for message in app.batch_ref(redriven).members("dead")])
     assert needs(app) == []
 
