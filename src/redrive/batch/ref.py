@@ -99,9 +99,10 @@ class BatchRef(Struct, frozen=True):
 
     def cancel(self, *, reason: str = "", actor: str | None = None) -> int:
         """End waiting members as cancelled and ask running ones to stop; return how many. With nothing open it changes
-        nothing. In the audit log, with one entry for the batch. If it is cut off in between, call it again. Raises
-        StoreError, ConfigError for an unknown batch."""
-        if self.info().counts.open == 0:
+        nothing, unless the batch is being filled. In the audit log, with one entry for the batch. If it is cut off in
+        between, call it again. Raises StoreError, ConfigError for an unknown batch."""
+        info = self.info()
+        if info.counts.open == 0 and info.state is not BatchPhase.FILLING:
             return 0
         audit = Audit(self.store)
         entry = audit.by_hand("cancel", f"batch/{self.id}", actor, reason)

@@ -91,7 +91,7 @@ def show(opened: OpenedStore, out: Output, id: str) -> None:
 def cancel(opened: OpenedStore, out: Output, id: str, actor: str | None, reason: str) -> None:
     """End the waiting members of a batch, and ask the running ones to stop."""
     ref, info = _found(opened.store, id)
-    if not info.counts.open:
+    if not info.counts.open and info.state.value != "filling":
         note(f"nothing is open in batch {id}: nothing was cancelled")
     count = ref.cancel(reason=reason, actor=actor)
     out.record({**batch_record(ref.info()), "ended_now": count})

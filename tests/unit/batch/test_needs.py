@@ -110,6 +110,20 @@ def test_a_batch_that_is_not_sealed_is_a_need_an_hour_after_its_last_member() ->
     assert needs(app) == []
 
 
+def test_a_batch_that_is_not_sealed_is_no_need_once_it_is_cancelled() -> None:
+    clock = ManualClock()
+    app = app_on(MemoryStore(clock))
+    batch = app.batch(name="crawl")
+    batch.__enter__()
+    batch.add(*(app.tasks["push"].draft(n) for n in range(1000)))
+    app.run_worker(drain=True)
+    clock.advance("1h")
+    assert [need.about for need in needs(app)] == [f"batch/{batch.ref.id}"] and batch.ref.counts.open == 0
+    assert batch.ref.cancel(reason="its producer is gone") == 0 and batch.ref.state == "cancelled"
+    assert needs(app) == [] and batch.ref.cancel() == 0
+    assert [entry.reason for entry in app.audit if entry.action == "cancel"] == ["its producer is gone"]
+
+
 def test_many_partial_batches_have_one_need_for_those_beyond_the_first() -> None:
     some = [info(PARTIAL, created_ms=n, dead=2, quarantine=1, done=9_997) for n in range(NAMED_MAX + 5, 0, -1)]
     found = list(batch_needs([*some, info(PARTIAL, discarded=1), info(FILLING, filled_ms=1)], IDLE_MS))
