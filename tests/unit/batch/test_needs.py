@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.sites import Browser
 
 from redrive import App, Retry
 from redrive.batch import BatchInfo, BatchPhase
@@ -157,6 +158,30 @@ def test_what_is_read_does_not_grow_with_the_batches_and_abandoned_ones_are_foun
     assert [need.about for need in status.needs if need.area == "batches"] == [f"batch/{batch.ref.id}"]
 
 
+def test_a_need_names_its_runbook_and_links_to_it_where_that_is_published(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, page = f"sqlite:///{tmp_path / 'work.db'}", "https://docs.example.com/runbooks/batch-partial.html"
+    app = app_on(url)
+    fill(app, [-1])
+    app.run_worker(drain=True)
+
+    def runbook() -> str:
+        redrive(["status", "-o", "json", "--url", url])
+        shown = [need for need in json.loads(capsys.readouterr().out)["needs"] if need["area"] == "batches"]
+        pages = Browser(app.dashboard())
+        assert shown[0]["runbook"] == pages.json("/")["needs"][-1]["runbook"]
+        assert (f'href="{page}"' in pages.get("/").text) is (shown[0]["runbook"] == page)
+        return str(shown[0]["runbook"])
+
+    assert runbook() == "batch-partial"
+    monkeypatch.setenv("REDRIVE_RUNBOOK_URL", "https://docs.example.com/runbooks")
+    assert runbook() == page
+    redrive(["status", "-o", "table", "--url", url])
+    assert page in capsys.readouterr().out
+    app.store.close()
+
+
 def test_the_command_names_partial_batches_and_says_that_there_are_more_than_it_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,5 +197,5 @@ def test_the_command_names_partial_batches_and_says_that_there_are_more_than_it_
     assert "only some of the batches were looked at" in text
     redrive(["status", "-o", "json", "--url", url])
     record = json.loads(capsys.readouterr().out)
-    assert record["unread_batches"] is True
+    assert record["unread_batches"] is True and "https://" not in text
     assert f"dlq list batch:{id}" in text and f"batch/{id}" in [need["about"] for need in record["needs"]]
