@@ -24,7 +24,7 @@ from redrive import App, Draft, Retry, presence
 from redrive.duration import Duration, milliseconds
 from redrive.fault import Crash, Fault
 from redrive.fault.crash import crash_fault
-from redrive.message import ClaimRequest, DeadLetter, Decision, Delivery, Quarantine, RetryAt, Settlement
+from redrive.message import Ack, ClaimRequest, DeadLetter, Decision, Delivery, Quarantine, RetryAt, Settlement
 from redrive.stores.sqlite.clock import MachineClocks
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
@@ -250,6 +250,17 @@ def canary_failed() -> None:
     with scene() as at:
         at.app.dlq.select("task:crm.push").plan(canary=5, attempts=1).start(reason="the CRM is up, CRM-77")
         at.app.run_worker(drain=True)
+
+
+def batch_partial() -> None:
+    with scene("30m") as at:
+        drafts = [at.app.tasks["crm.push"].draft(number) for number in range(60)]
+        follows = at.app.tasks["mail.send"].draft("ann@example.net")
+        at.app.batch(drafts, name="nightly-import", on_success=follows).enqueue()
+        members = at.claim("crm", 60)
+        at.settle(members[:3], DeadLetter("exhausted"))
+        at.store.exchange([Settlement(member.receipt, Ack()) for member in members[3:]], [])
+    Path("crm-is-up").touch()
 
 
 def breaker_open() -> None:

@@ -71,7 +71,7 @@ class BatchState(Struct, frozen=True, omit_defaults=True):
     def phase(self, counts: BatchCounts) -> BatchPhase:
         """Return the state to display, given the batch's counts."""
         if not self.sealed:
-            return BatchPhase.FILLING
+            return BatchPhase.CANCELLED if self.cancelled and not counts.open else BatchPhase.FILLING
         if counts.open:
             return BatchPhase.RUNNING
         if self.succeeded or self.tolerance.allows(counts):

@@ -91,7 +91,7 @@ def show(opened: OpenedStore, out: Output, id: str) -> None:
 def cancel(opened: OpenedStore, out: Output, id: str, actor: str | None, reason: str) -> None:
     """End the waiting members of a batch, and ask the running ones to stop. A partial batch is given up."""
     ref, info = _found(opened.store, id)
-    if not info.counts.open:
+    if not info.counts.open and info.state.value != "filling":
         done = info.state.value == "done"
         note(f"nothing is open in batch {id}: " + ("it is done" if done else "it is given up, and what is dead stays"))
     count = ref.cancel(reason=reason, actor=actor)

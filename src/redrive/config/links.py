@@ -1,4 +1,4 @@
-"""Link to the pages of `redrive web`."""
+"""Link to the pages of `redrive web`, and to runbooks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit, urlunsplit
 
 from .resolve import settings
+from .runbooks import RUNBOOKS, runbook_url
 
 
 def page_address(root: str, *parts: str, **query: Any) -> str:
@@ -29,3 +30,10 @@ def web_link(*parts: str, base: str | None = None, **query: str | None) -> str |
         return None
     scheme, host, path, _, _ = urlsplit(at)
     return urlunsplit((scheme, host, "", "", "")) + page_address(path, *parts, **query)
+
+
+def runbook_of(name: str) -> str | None:
+    """Return the page of the docs about the alert of this name, or about needs of this area: its address if the setting
+    `runbook_url` is set, else its name; None if there is none."""
+    page, base = RUNBOOKS.get(name), settings().runbook_url
+    return page if page is None or base is None else runbook_url(page, base)

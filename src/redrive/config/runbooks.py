@@ -1,4 +1,4 @@
-"""The pages of the docs that explain alerts, under `docs/runbooks/`, and links to them."""
+"""The pages of the docs that explain alerts and needs, under `docs/runbooks/`, and links to them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 # By alert, the name of its page: rules of Prometheus, names of `app.on`, and alarms of CloudWatch (as the template
-# names them).
+# names them). Of a need that is no alert, its area.
 RUNBOOKS: Mapping[str, str] = MappingProxyType(
     {
         "RedriveDeadLettersGrowing": "dead-letters-growing",
@@ -41,6 +41,7 @@ RUNBOOKS: Mapping[str, str] = MappingProxyType(
         "slo_burn": "slo-burn",
         "schedule_late": "schedule-late",
         "p95": "slow",
+        "batches": "batch-partial",
         "Dead": "dead-letters-growing",
         "ManyDead": "dead-letters",
         "Undelivered": "dead-letters",

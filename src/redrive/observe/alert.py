@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from ..config import RUNBOOKS, runbook_url, settings, web_link
+from ..config import web_link
 from ..events import DeliveryEvent
 from ..message import Filter
 from ..redact import one_line, redact
@@ -145,13 +145,6 @@ def place_of(app: Registry, spec: str | None) -> list[str]:
 def shell_line(words: Sequence[str], place: Sequence[str]) -> str:
     """Return a redrive command with these words and the options of `place`, as it is typed in a shell."""
     return shlex.join(["redrive", *words, *place])
-
-
-def runbook_of(name: str) -> str | None:
-    """Return the page of the docs that explains the alert of this name: its address if `runbook_url` is set, else its
-    name; None for other names."""
-    page, base = RUNBOOKS.get(name), settings().runbook_url
-    return page if page is None or base is None else runbook_url(page, base)
 
 
 def page_of(name: str, task: str | None, queue: str | None, about: str | None, ids: Sequence[str] = ()) -> str | None:

@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..config import runbook_of
 from ..duration import Duration, milliseconds, rfc3339
 from ..events import DeliveryEvent, Event, Notice
 from ..message import Swap, decoded, version_of
@@ -31,7 +32,7 @@ from ..redact import clip, many_lines, redact
 from ..registry import Registry
 from ..triage.annotations import NOTHING, read_annotations
 from .alert import Alert as Alert
-from .alert import AlertSubject, Pile, cause_of, command_of, page_of, place_of, runbook_of, spec_of, text_of, visible
+from .alert import AlertSubject, Pile, cause_of, command_of, page_of, place_of, spec_of, text_of, visible
 from .muting import read_mutes
 
 # the names of alerts on events; `thresholds` has the other names

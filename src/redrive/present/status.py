@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..config import runbook_of
 from ..duration import show as show_duration
 from .formats import timestamp
 
@@ -29,7 +30,8 @@ def schedule_state(schedule: ScheduleStatus, now_ms: int) -> str:
 
 
 def need_record(need: Need, next: str) -> dict[str, Any]:
-    """Return a need as a record for JSON and the pages. `next` is the whole next command."""
+    """Return a need as a record for JSON and the pages. `next` is the whole next command; `runbook` is the page of the
+    docs about it, as alerts have it."""
     return {
         "severity": need.severity,
         "area": need.area,
@@ -40,4 +42,5 @@ def need_record(need: Need, next: str) -> dict[str, Any]:
         "actor": need.actor or None,
         "reason": need.reason or None,
         "next": next,
+        "runbook": runbook_of(need.area),
     }

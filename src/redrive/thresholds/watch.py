@@ -18,11 +18,12 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
+from ..config import runbook_of
 from ..duration import rfc3339
 from ..errors import StoreError, Unsupported
 from ..events import Notify, complain
 from ..message import Filter, Swap, decoded, version_of
-from ..observe.alert import Alert, page_of, place_of, runbook_of, shell_line, spec_of, visible
+from ..observe.alert import Alert, page_of, place_of, shell_line, spec_of, visible
 from ..observe.alerts import NotSent
 from ..registry import Registry
 from ..store import Store

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.sites import Browser
 
 from redrive import App, Retry
 from redrive.batch import BatchInfo, BatchPhase
@@ -82,10 +83,13 @@ def test_a_partial_batch_is_a_need_until_its_dead_members_are_redriven_or_given_
 
 def test_a_cancelled_batch_and_one_whose_redrive_runs_are_no_needs() -> None:
     app = app_on("memory://")
-    cancelled, redriven = fill(app, [-1]), fill(app, [-1], name="other")
-    app.run_worker(drain=True)
-    assert len(needs(app)) == 2
-    app.batch_ref(cancelled).cancel(reason="they gave it up")
+    later = app.tasks["push"].using(delay="1h").draft(1)
+    cancelled = app.batch([app.tasks["push"].draft(-1), later], name="sync").enqueue()
+    redriven = fill(app, [-1], name="other")
+    app.run_worker(burst=True)
+    assert [need.about for need in needs(app)] == [f"batch/{redriven}"]
+    assert cancelled.cancel(reason="they gave it up") == 1 and cancelled.state == "cancelled"
+    assert [need.about for need in needs(app)] == [f"batch/{redriven}"]
     app.dlq.retry(ids=[message.id for message in app.batch_ref(redriven).members("dead")])
     assert needs(app) == []
 
@@ -105,6 +109,20 @@ def test_a_batch_that_is_not_sealed_is_a_need_an_hour_after_its_last_member() ->
     assert need.line(clock.now_ms()).endswith("; for 1h") and need.next == f"batch show {batch.ref.id}"
     fill(app, range(1000), name="crawl", key="monday")  # the next one goes on, and seals it
     assert needs(app) == []
+
+
+def test_a_batch_that_is_not_sealed_is_no_need_once_it_is_cancelled() -> None:
+    clock = ManualClock()
+    app = app_on(MemoryStore(clock))
+    batch = app.batch(name="crawl")
+    batch.__enter__()
+    batch.add(*(app.tasks["push"].draft(n) for n in range(1000)))
+    app.run_worker(drain=True)
+    clock.advance("1h")
+    assert [need.about for need in needs(app)] == [f"batch/{batch.ref.id}"] and batch.ref.counts.open == 0
+    assert batch.ref.cancel(reason="its producer is gone") == 0 and batch.ref.state == "cancelled"
+    assert needs(app) == [] and batch.ref.cancel() == 0
+    assert [entry.reason for entry in app.audit if entry.action == "cancel"] == ["its producer is gone"]
 
 
 def test_many_partial_batches_have_one_need_for_those_beyond_the_first() -> None:
@@ -140,6 +158,30 @@ def test_what_is_read_does_not_grow_with_the_batches_and_abandoned_ones_are_foun
     assert [need.about for need in status.needs if need.area == "batches"] == [f"batch/{batch.ref.id}"]
 
 
+def test_a_need_names_its_runbook_and_links_to_it_where_that_is_published(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, page = f"sqlite:///{tmp_path / 'work.db'}", "https://docs.example.com/runbooks/batch-partial.html"
+    app = app_on(url)
+    fill(app, [-1])
+    app.run_worker(drain=True)
+
+    def runbook() -> str:
+        redrive(["status", "-o", "json", "--url", url])
+        shown = [need for need in json.loads(capsys.readouterr().out)["needs"] if need["area"] == "batches"]
+        pages = Browser(app.dashboard())
+        assert shown[0]["runbook"] == pages.json("/")["needs"][-1]["runbook"]
+        assert (f'href="{page}"' in pages.get("/").text) is (shown[0]["runbook"] == page)
+        return str(shown[0]["runbook"])
+
+    assert runbook() == "batch-partial"
+    monkeypatch.setenv("REDRIVE_RUNBOOK_URL", "https://docs.example.com/runbooks")
+    assert runbook() == page
+    redrive(["status", "-o", "table", "--url", url])
+    assert page in capsys.readouterr().out
+    app.store.close()
+
+
 def test_the_command_names_partial_batches_and_says_that_there_are_more_than_it_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,5 +197,5 @@ def test_the_command_names_partial_batches_and_says_that_there_are_more_than_it_
     assert "only some of the batches were looked at" in text
     redrive(["status", "-o", "json", "--url", url])
     record = json.loads(capsys.readouterr().out)
-    assert record["unread_batches"] is True
+    assert record["unread_batches"] is True and "https://" not in text
     assert f"dlq list batch:{id}" in text and f"batch/{id}" in [need["about"] for need in record["needs"]]

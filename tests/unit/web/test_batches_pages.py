@@ -96,6 +96,7 @@ def test_a_batch_is_cancelled_with_a_reason_that_the_audit_log_keeps(app: App) -
     assert done.status_code == 303 and done.headers["location"] == f"/batches/{id}"
     page = browser.get(f"/batches/{id}").text
     assert "The batch is cancelled; 2 members were open." in page and "A person ended it." in page
+    assert browser.post("/do/cancel-batch", {"id": id, "reason": "once more"}).status_code == 409
     [entry] = [entry for entry in app.dlq.audit() if entry.action == "cancel"]
     assert (entry.about, entry.reason) == (f"batch/{id}", "they changed their mind")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...config import web_link
+from ...config import runbook_of, web_link
 from ...crypto import shown_text
 from ...duration import show as show_duration
 from ...present.commands import onward, typed
@@ -88,6 +88,8 @@ def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:
     for need in status.needs[:NEEDS_SHOWN]:
         yield from wrapped(need.line(now_ms))
         yield leads(need.next, _page(need))
+        if "://" in (runbook := runbook_of(need.area) or ""):
+            yield out.dim(f"    {runbook}")
     if count > NEEDS_SHOWN:
         yield f"  {count - NEEDS_SHOWN:,} more"
     if status.unread_batches:

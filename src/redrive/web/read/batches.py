@@ -60,9 +60,14 @@ def batch(ask: PageRequest) -> Record:
     info = batch_of(ask, ask.path["id"]).info()
     return {
         **batch_record(info),
-        "can": {"cancel": info.counts.open > 0 or info.state is BatchPhase.FILLING},
+        "can": {"cancel": may_cancel(info)},
         "command": ask.command("batch", "show", info.id),
     }
+
+
+def may_cancel(info: BatchInfo) -> bool:
+    """Return True if a cancel changes the batch, which may be partial: then it is given up."""
+    return info.state not in (BatchPhase.DONE, BatchPhase.CANCELLED)
 
 
 def batch_of(ask: PageRequest, id: str) -> BatchRef:
