@@ -99,10 +99,10 @@ class BatchRef(Struct, frozen=True):
 
     def cancel(self, *, reason: str = "", actor: str | None = None) -> int:
         """End waiting members as cancelled and ask running ones to stop; return how many. A partial batch is given up:
-        it counts as cancelled, its dead members stay. No effect on one that is done. In the audit log, with one entry
-        for the batch. If it is cut off in between, call it again. Raises StoreError, ConfigError for an unknown
-        batch."""
-        if self.info().state is BatchPhase.DONE:
+        it counts as cancelled, its dead members stay. No effect on one that is done or cancelled. In the audit log,
+        with one entry for the batch. If it is cut off in between, call it again. Raises StoreError, ConfigError for an
+        unknown batch."""
+        if self.info().state in (BatchPhase.DONE, BatchPhase.CANCELLED):
             return 0
         audit = Audit(self.store)
         entry = audit.by_hand("cancel", f"batch/{self.id}", actor, reason)

@@ -80,7 +80,7 @@ def test_a_batch_leads_to_its_members_and_to_a_plan_of_those_that_are_dead(app: 
         assert f'href="/messages?{address.replace(":", "%3A").replace(" ", "+")}"' in page
         assert [row["id"] for row in browser.json(f"/messages?{address}")["rows"]] == found
     assert {row["id"] for row in browser.json(f"/messages?q=batch:{id}&lane=any")["rows"]} == {one, two}
-    assert "cancel-batch" not in page and browser.json(f"/batches/{id}")["can"] == {"cancel": False}
+    assert "cancel-batch" in page and browser.json(f"/batches/{id}")["can"] == {"cancel": True}
     assert browser.json("/")["needs"][-1]["place"] == ["batches", id]
     assert browser.get("/batches/none").status_code == 404
     assert browser.post("/do/cancel-batch", {"id": "none", "reason": "r"}).status_code == 404
