@@ -98,10 +98,11 @@ class Scene:
             )
         )  # fmt: skip
         self.run = run.id
+        self.batch = self.app.batch([Draft(task="jwt", queue="secrets")], name="reset.password").enqueue().id
         self.parts = {
             "queue": {"queue": "secrets"}, "group": {"fingerprint": FP}, "edit": {"id": self.dead[0]},
             "message": {"id": self.waiting[0]}, "plan": {"id": self.plan}, "run": {"id": self.run},
-            "dependency": {"dependency": "vault.api_key"},
+            "dependency": {"dependency": "vault.api_key"}, "batch": {"id": self.batch},
         }  # fmt: skip
 
     def _died(self, task: str, queue: str, n: int) -> str:
