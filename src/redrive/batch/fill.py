@@ -59,12 +59,16 @@ class Batch:
         return self._enqueue(tx) if tx is not None else await asyncio.to_thread(self._enqueue, None)
 
     def _enqueue(self, tx: Any) -> BatchRef:
-        self._begin()
         if tx is not None:
+            self._begin()
             return self._enqueue_within(tx)
-        for draft in self._drafts:
-            self._take(draft)
+        self._open()
         return self.seal()
+
+    def _open(self) -> None:
+        self._begin()
+        for draft in self._drafts:  # one by one, as there may be more than fit in memory
+            self._take(draft)
 
     def _enqueue_within(self, tx: Any) -> BatchRef:
         drafts = list(self._drafts)
@@ -83,8 +87,7 @@ class Batch:
 
     def __enter__(self) -> Self:
         refuse_loop("with app.batch(…)", "async with app.batch(…)")
-        self._begin()
-        self.add(*self._drafts)
+        self._open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -93,8 +96,7 @@ class Batch:
             self.seal()
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self._begin)
-        self.add(*self._drafts)
+        await asyncio.to_thread(self._open)
         return self
 
     async def __aexit__(

@@ -40,20 +40,20 @@ def follow(app: BatchApp, ids: Sequence[str], complain: Complain) -> None:
     store = app.store
     for some in _parts(list(dict.fromkeys(ids)), store.traits.batch_max // 4):  # a batch may have three callbacks
         marks, dues = list[BatchMark](), list[Due]()
-        for id, due in zip(some, _read(store, some, complain), strict=True):
+        for id, counts, due in _read(store, some, complain):
             if due is None:
-                continue
-            if due.made.state != due.state:
+                marks.append(_mark(id, counts, ended=True))
+            elif due.made.state != due.state:
                 dues.append(due)
             elif due.state.sealed:  # one that is being filled stays among the changed ones, until it is sealed
-                marks.append(_mark(id, due))
-        marks += [_mark(due.state.id, due) for due in _put(app, dues, complain) if due.made.state.sealed]
+                marks.append(_mark_of(due))
+        marks += [_mark_of(due) for due in _put(app, dues, complain) if due.made.state.sealed]
         if marks:
             store.mark_batches(marks)
 
 
-def _read(store: Store, ids: Sequence[str], complain: Complain) -> Iterator[Due | None]:
-    """Yield each batch with what it calls for; None for one without a readable state."""
+def _read(store: Store, ids: Sequence[str], complain: Complain) -> Iterator[tuple[str, BatchCounts, Due | None]]:
+    """Yield each batch with its counts and what it calls for; None for one whose state is gone or unreadable."""
     cells = store.cells.read([cell_of(id) for id in ids])
     counts = store.batch_counts(ids)  # after the cells: newer counts are never judged by an older state that applies
     now_ms = store.now_ms()
@@ -63,7 +63,7 @@ def _read(store: Store, ids: Sequence[str], complain: Complain) -> Iterator[Due 
         except Unreadable as error:
             complain(id, str(error))
             state = None
-        yield None if state is None else Due(cell, state, n, advance(state, n, now_ms))
+        yield id, n, None if state is None else Due(cell, state, n, advance(state, n, now_ms))
 
 
 def _put(app: BatchApp, dues: Sequence[Due], complain: Complain) -> list[Due]:
@@ -83,10 +83,13 @@ def _put(app: BatchApp, dues: Sequence[Due], complain: Complain) -> list[Due]:
     return [*dues]
 
 
-def _mark(id: str, due: Due) -> BatchMark:
-    counts = due.counts
-    ended = due.made.state.ended_ms is not None and not (counts.open or counts.dead or counts.quarantine)
-    return BatchMark(id, counts, KEPT_MS if ended else None)  # a dead member may have been imported after the end
+def _mark_of(due: Due) -> BatchMark:
+    return _mark(due.state.id, due.counts, ended=due.made.state.ended_ms is not None)
+
+
+def _mark(id: str, counts: BatchCounts, *, ended: bool) -> BatchMark:
+    left = counts.open or counts.dead or counts.quarantine  # a dead member may have been imported after the end
+    return BatchMark(id, counts, KEPT_MS if ended and not left else None)
 
 
 def _parts(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:

@@ -82,3 +82,19 @@ def test_the_counts_of_an_ended_batch_are_kept_for_seven_days() -> None:
         clock.advance(span)
         store.exchange([], [])
     assert store.batch_ids() == []
+
+
+def test_a_batch_without_a_state_is_looked_at_once_and_forgotten() -> None:
+    """As one whose dead member was imported from another store."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    store.put([Draft(task="push", batch=ID)])
+    settle(store, Ack())
+    assert store.changed_batches() == [ID]
+    look(store)
+    assert store.changed_batches() == [] and store.batch_ids() == [ID]
+    clock.advance("7d")
+    for _ in range(2):
+        clock.advance("61s")
+        store.exchange([], [])
+    assert store.batch_ids() == []
