@@ -11,7 +11,6 @@ from ...present.formats import listed, milliseconds, number, seconds, share
 from ...present.runs import run_text
 from ...present.table import Column
 from ...redact import joined
-from ...triage.select.terms import exactly
 from ..model import Model
 from ..screen import Screen, ScreenPage, ScreenRow
 from ..texts import COUNTS, count
@@ -123,7 +122,7 @@ def _object(about: str) -> Screen | None:
 def _members(batch: str) -> Screen:
     """Return the screen of the dead messages, with the members of a batch."""
     screen = MessagesScreen()
-    screen.filter = str(exactly("batch", batch))
+    screen.filter = f"batch:{batch}"
     return screen
 
 
