@@ -511,7 +511,7 @@ def test_scripts_that_a_reader_calls_are_called_as_ones_that_do_not_write(
         with contextlib.suppress(StoreError):  # it may not listen; it looked before
             store.wait([ASK], timeout_ms=1)
         assert store.paused() == frozenset()
-        assert (store.batch_counts(["b"]), store.changed_batches()) == ([BatchCounts()], [])
+        assert (store.batch_counts(["b"]), store.changed_batches(), store.batch_ids()) == ([BatchCounts()], [], [])
         assert held.dead in store.ids_from(held.dead, held.dead, limit=1).found
     assert LOOKS - called <= {
         "scan",

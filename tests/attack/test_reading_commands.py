@@ -14,7 +14,7 @@ import click
 import pytest
 from tests.support.attack.commands import Said, command
 
-from redrive import Draft
+from redrive import App, Draft
 from redrive.audit.log import Audit
 from redrive.fault import Fault, Kind
 from redrive.message import Ack, ClaimRequest, DeadLetter, Deferral, Quarantine, RetryAt, Settlement
@@ -42,7 +42,8 @@ def nightly(password: str, note: str) -> None: ...
 ACTING = frozenset(
     (
         "alerts mute", "alerts unmute", "top", "web",
-        "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "job cancel", "queue pause",
+        "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "batch cancel", "job cancel",
+        "queue pause",
         "queue purge", "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard",
         "dlq edit", "dlq import",
         "dlq ingest", "dlq move", "dlq mute", "dlq note", "dlq own", "dlq quarantine", "dlq readmit", "dlq retry",
@@ -94,6 +95,9 @@ class Scene:
         plan = plans.draw_up(self.store, Selection(self.store, "queue:crm"), f"text:{TOKEN}", settings)
         runs.begin(self.store, plan, actor=TAG, reason=SAID)
         self.run = plan.id
+        app = App("memory://")  # the batch of another app on the same store
+        app._store = self.store
+        self.batch = app.batch([self.draft(delay_ms=10**8)], name=SAID, on_success=self.draft()).enqueue().id
         self.resting = (self.dead, self.poison, self.damaged)
         self.arguments = {
             "job show": [[id] for id in [*self.resting, self.held, self.done, self.waiting]],
@@ -102,6 +106,7 @@ class Scene:
             "dlq export": [["--all"], [self.damaged]],
             "cost": [["--messages", "1M"]],
             "dlq group": [[FP]],
+            "batch show": [[self.batch]],
             "group list": [["crm"]],
             "flow show": [["crm"]],
             "run show": [[self.run]],
