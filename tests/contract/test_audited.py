@@ -42,8 +42,8 @@ def push(record_id: int = 1) -> None: ...
 # What only looks; what works, or puts as programs do; what makes files, or speaks to AWS; a schema; and what acts by
 # keys, whose entries tests/unit/top holds.
 CHANGES_NOTHING = {
-    "alerts list", "audit export", "audit list", "audit verify", "aws package", "aws template", "celery", "completion",
-    "config show", "cost",
+    "alerts list", "audit export", "audit list", "audit verify", "aws package", "aws template", "batch list",
+    "batch show", "celery", "completion", "config show", "cost",
     "deliver", "demo", "dlq audit", "dlq group", "dlq groups", "dlq list", "dlq plan", "dlq show", "enqueue",
     "flow list", "flow show", "group list", "init", "job list", "job show", "keys new", "keys status",
     "metrics grafana", "metrics print", "metrics rules", "metrics serve",
@@ -58,6 +58,7 @@ IN_SQS = {"dlq ingest", "dlq move"}  # tests/aws/test_sqs_triage.py holds these
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "alerts mute": ("alerts mute --queue crm --for 2h --reason r", "mute", "queue/crm"),
     "alerts unmute": ("alerts unmute --dependency shop --reason r", "mute", "flow/shop"),
+    "batch cancel": ("batch cancel {batch} --reason r", "cancel", "batch/{batch}"),
     "dlq apply": ("dlq apply {plan} --reason r", "redrive", "{plan}"),
     "dlq auto": ("dlq auto crm --pause --reason r", "auto-pause", "queue/crm"),
     "dlq discard": ("dlq discard {dead} --yes --reason r", "discard", ""),
@@ -92,7 +93,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "store sweep": ("store sweep", "sweep", "blobs"),
     "workers drain": ("workers drain vm/a --reason r", "drain", "worker/vm/a"),
 }
-NOT_ON_SQS = {"group resume", "group width", "job cancel", "queue purge", "store sweep"}
+NOT_ON_SQS = {"batch cancel", "group resume", "group width", "job cancel", "queue purge", "store sweep"}
 _modules = itertools.count()
 
 
@@ -168,6 +169,7 @@ def prepared(app: App, folder: Path) -> dict[str, str]:
     app.dlq.run(names["paused"]).pause()
     store.put([], swaps=machine.swaps(store, None, Machine(scope="queue/crm"), []))
     if not sqs:
+        names["batch"] = app.batch([Draft(task="push", queue="later", delay_ms=10**8)], name="sync").enqueue().id
         store.configure("line", group_order=GroupOrder.STRICT, on_dead=OnDead.BLOCK)
         dead(app, 1, queue="line", group="g")
     return names
