@@ -9,7 +9,7 @@ import click
 import pytest
 from tests.support.storefront import Shop, buried, filled, shop  # noqa: F401
 
-from redrive import Draft
+from redrive import App, Draft
 from redrive.cli.terminal.examples import EXAMPLES
 from redrive.flow.gates import Gates
 from redrive.message import GroupOrder, OnDead
@@ -132,7 +132,15 @@ def _with_blobs(shop: Shop) -> None:
     (shop.folder / "blobs").mkdir()
 
 
+def _batched(shop: Shop) -> None:
+    with shop.store() as store:
+        app = App("memory://")  # another app on the shop's store
+        app._store = store
+        shop.names["BATCH"] = app.batch([Draft(task="crm.push", delay_ms=10**8)], name="sync").enqueue().id
+
+
 PREPARED: dict[str, Callable[[Shop], None]] = {
+    "batch": _batched,
     "alerts unmute": _muted,
     "group resume": _blocked,
     "run resume": _paused,
