@@ -53,6 +53,7 @@ def fold(link: Session, st: Statements, ids: Sequence[str] | None = None, limit:
 
 
 def mark(link: Session, st: Statements, marks: Sequence[BatchMark]) -> None:
+    marks = [*{(mark.id, mark.counts): mark for mark in marks}.values()]  # of two that apply the last one counts
     fold(link, st, [mark.id for mark in marks])
     listed = [f"{{{','.join(map(str, row(mark.counts)))}}}" for mark in marks]
     args = texts([mark.id for mark in marks]), texts(listed), numbers([mark.keep_ms for mark in marks])

@@ -317,13 +317,16 @@ class BatchRules(Contract):
         put(store, draft(batch="a"), draft(batch="b"))
         settle_all(store, Ack(), Ack())
         store.mark_batches([BatchMark(id, counts(store, id), keep_ms=3_600_000) for id in ("a", "b")])
-        put_one(store, batch="b")  # it changes, and is kept
+        put(store, draft(batch="b"), draft(batch="c"))  # "b" changes, and is kept
+        settle_all(store, Ack(), Ack())
+        store.mark_batches([BatchMark("c", counts(store, "c"), keep_ms) for keep_ms in (1000, None)])  # the last counts
         clock.advance("1h")
         clock.advance(SWEEP_S)
         store.exchange([], [])
         clock.advance(SWEEP_S)
         store.exchange([], [])
-        assert counts(store, "a") == BatchCounts() and said(store, "b") == {"open": 1, "done": 1}
+        assert counts(store, "a") == BatchCounts()
+        assert said(store, "b") == {"done": 2} and said(store, "c") == {"done": 1}
 
     @takes("batches", "keeps_done")
     def test_a_done_member_that_leaves_does_not_bring_a_forgotten_batch_back(
