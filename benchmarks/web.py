@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlencode
 
-from redrive import App
+from redrive import App, Draft
 from redrive.message import Lane
 from redrive.stores import open_store
 from redrive.stores.postgres.store import PostgresStore
@@ -80,6 +80,7 @@ def _addresses(url: str) -> Mapping[str, str]:
     (message,) = app.store.peek(Lane.DEAD, limit=1).messages
     queued = app.store.peek(Lane.READY, limit=1).messages[0]
     ids = {"edit": message.id, "message": message.id, "plan": _plan(app), "run": _run(app)}
+    ids["batch"] = app.batch([Draft(task="t1", delay_ms=10**9)], name="sync").enqueue().id
     app.store.close()
     known = {"queue": "q1", "fingerprint": "print1", "dependency": "d1"}
     found: dict[str, str] = {}
