@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 _EXPECTED = "a timedelta, a number of seconds, or text such as '15m', '1h30m', '500ms' (units w d h m s ms)"
@@ -12,6 +14,7 @@ Duration = timedelta | int | float | str
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _END_MS = 253_402_300_799_999  # the last millisecond that RFC 3339 can express; stores allow longer delays
+_LOOK_S = (0.005, 0.25)  # the first and the longest pause between two looks
 _UNITS = ("w", "d", "h", "m", "s")
 _UNIT_MS = (604_800_000, 86_400_000, 3_600_000, 60_000, 1000, 1)
 _NUMBER = r"([0-9]+(?:\.[0-9]+)?)"
@@ -45,6 +48,17 @@ def milliseconds(value: Duration, what: str = "duration") -> int:
     rounded_ms = int(exact_s) * 1000 + round(exact_s % 1 * 1000)
     # Compared in seconds: 0.029 s is 29 ms, though 0.029 * 1000 = 29.000000000000004 would be rounded up to 30.
     return rounded_ms if rounded_ms / 1000 >= exact_s else rounded_ms + 1
+
+
+def pauses(timeout: Duration | None, what: str) -> Iterator[float]:
+    """Yield the seconds to sleep before each further look at `what`: a few ms at first, a quarter of a second in the
+    end. Raises TimeoutError once `timeout` is over (None: never)."""
+    timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
+    end_s, pause_s = time.monotonic() + timeout_s, _LOOK_S[0]
+    while (left_s := end_s - time.monotonic()) > 0:
+        yield min(pause_s, left_s)
+        pause_s = min(pause_s * 1.5, _LOOK_S[1])
+    raise TimeoutError(f"{what} was not done within {timeout_s:g} s")
 
 
 def show(seconds: float) -> str:

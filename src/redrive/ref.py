@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import time
 import warnings
-from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from .duration import Duration, seconds
+from .duration import Duration, pauses
 from .errors import NotDone, Unsupported
 from .message import ABSENT, RESTING, Lane, Message
 from .registry import Registry
 from .run_context import progress_of, refuse_loop
 
 R = TypeVar("R", covariant=True)
-LOOK_S = (0.005, 0.25)  # the first and the longest pause between two queries of `wait`, in seconds
 
 
 class Ref(msgspec.Struct, Generic[R], frozen=True):
@@ -68,10 +65,10 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
         what waits or runs (SQS), this raises Unsupported instead.
         """
         refuse_loop("ref.wait()", "await ref.await_(…)")
-        pauses = self._pauses(timeout)
+        looks = pauses(timeout, f"message {self.id} of task {self.task!r}")
         while (message := self._look()) is not None and message.lane is not Lane.DONE:
             self._refuse_resting(message)
-            time.sleep(next(pauses))
+            time.sleep(next(looks))
         result: R = self._result(message)
         return result
 
@@ -79,22 +76,12 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
         """Do as `wait` does, in asyncio code."""
         import asyncio
 
-        pauses = self._pauses(timeout)
+        looks = pauses(timeout, f"message {self.id} of task {self.task!r}")
         while (message := await asyncio.to_thread(self._look)) is not None and message.lane is not Lane.DONE:
             self._refuse_resting(message)
-            await asyncio.sleep(next(pauses))
+            await asyncio.sleep(next(looks))
         result: R = self._result(message)
         return result
-
-    def _pauses(self, timeout: Duration | None) -> Iterator[float]:
-        """Yield the seconds to wait before each further query of the store. Raises TimeoutError when
-        `timeout` is over."""
-        timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
-        end_s, pause_s = time.monotonic() + timeout_s, LOOK_S[0]
-        while (left_s := end_s - time.monotonic()) > 0:
-            yield min(pause_s, left_s)
-            pause_s = min(pause_s * 1.5, LOOK_S[1])
-        raise TimeoutError(f"message {self.id} of task {self.task!r} was not done within {timeout_s:g} s")
 
     def _refuse_resting(self, message: Message) -> None:
         if message.lane in RESTING:

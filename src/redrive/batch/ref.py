@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections.abc import Iterator, Sequence
 
@@ -12,14 +11,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..audit import Audit
-from ..duration import Duration, seconds
+from ..duration import Duration, pauses
 from ..errors import BatchNotDone, ConfigError, Unreadable
 from ..message import BatchCounts, Cancel, Cell, Filter, Lane, Message, Swap
 from ..run_context import refuse_loop
 from ..store import Store
 from .state import BatchPhase, BatchState, cell_of, state_in, swap_of
 
-LOOK_S = (0.005, 0.25)  # the first and the longest pause between two looks of `wait`, in seconds
 PAGE = 500
 
 
@@ -72,21 +70,19 @@ class BatchRef(Struct, frozen=True):
         done (a redrive of its dead members may still end it well), TimeoutError after `timeout`, RuntimeError inside a
         running event loop: use `await_` there."""
         refuse_loop("ref.wait()", "await ref.await_(…)")
-        for pause_s in _pauses(self.id, timeout):
-            info = self.info()
-            if _is_done(info):
-                return info.counts
-            time.sleep(pause_s)
-        raise AssertionError("pauses end by an error")
+        looks = pauses(timeout, f"batch {self.id}")
+        while (info := self.info()).state is not BatchPhase.DONE:
+            _refuse_ended(info)
+            time.sleep(next(looks))
+        return info.counts
 
     async def await_(self, timeout: Duration | None = None) -> BatchCounts:
         """Do as `wait` does, in asyncio code."""
-        for pause_s in _pauses(self.id, timeout):
-            info = await asyncio.to_thread(self.info)
-            if _is_done(info):
-                return info.counts
-            await asyncio.sleep(pause_s)
-        raise AssertionError("pauses end by an error")
+        looks = pauses(timeout, f"batch {self.id}")
+        while (info := await asyncio.to_thread(self.info)).state is not BatchPhase.DONE:
+            _refuse_ended(info)
+            await asyncio.sleep(next(looks))
+        return info.counts
 
     def members(self, lane: Lane | str | None = Lane.DEAD) -> Iterator[Message]:
         """Yield the stored members in this lane (None: in every lane), oldest first. Members that are done are not
@@ -148,18 +144,6 @@ def _info(state: BatchState, counts: BatchCounts) -> BatchInfo:
     )  # fmt: skip
 
 
-def _is_done(info: BatchInfo) -> bool:
-    """True if the batch is done. Raises BatchNotDone for one that ended otherwise."""
+def _refuse_ended(info: BatchInfo) -> None:
     if info.state in (BatchPhase.PARTIAL, BatchPhase.CANCELLED):
         raise BatchNotDone(info.id, info.name, info.state.value, info.counts.failed, info.counts.total)
-    return info.state is BatchPhase.DONE
-
-
-def _pauses(id: str, timeout: Duration | None) -> Iterator[float]:
-    """Yield the seconds to wait before each further look. Raises TimeoutError when `timeout` is over."""
-    timeout_s = math.inf if timeout is None else seconds(timeout, "timeout")
-    end_s, pause_s = time.monotonic() + timeout_s, LOOK_S[0]
-    while (left_s := end_s - time.monotonic()) > 0:
-        yield min(pause_s, left_s)
-        pause_s = min(pause_s * 1.5, LOOK_S[1])
-    raise TimeoutError(f"batch {id} was not done within {timeout_s:g} s")
