@@ -7,6 +7,7 @@ from msgspec.structs import asdict, replace
 from ..message import BatchCounts, Discard, Lane, Message, Replace, Verdict
 
 FIELDS = ("open", "done", "dead", "quarantine", "cancelled", "discarded", "duplicate", "opened", "died")
+STORED = ("open", "dead", "quarantine")  # the fields whose members are all stored, so that `check` can recount them
 NOTHING = BatchCounts()
 
 
@@ -48,6 +49,11 @@ def moved(counts: BatchCounts, old: str | None, new: str | None) -> BatchCounts:
 def is_news(counts: BatchCounts) -> bool:
     """True if a changed batch with these counts needs a look: nothing is open, or a member died."""
     return counts.open == 0 or counts.dead + counts.quarantine > 0
+
+
+def miscounted(id: str, field: str, counted: int, stored: int) -> str:
+    """Return what `check` says of a batch that counts another number of members in this field than are stored."""
+    return f"batch {id}: {field} counts {counted}, but {stored} members are stored"
 
 
 def row(counts: BatchCounts) -> tuple[int, ...]:

@@ -53,7 +53,7 @@ from ...message import (
 )
 from ...store import Cells, Store, Traits
 from .. import lifecycle, validation
-from ..batches import is_news, state_of
+from ..batches import STORED, is_news, miscounted, state_of
 from ..clock import wall_ms
 from ..counts import counted
 from ..failure_groups import grouped
@@ -371,9 +371,9 @@ class MemoryStore(Store):
             if message.batch is not None:
                 stored[message.batch, state_of(message)] += 1
         return [
-            f"batch {id}: {field} counts {counted}, but {stored[id, field]} members are stored"
+            miscounted(id, field, counted, stored[id, field])
             for id, row in tables.batches.items()
-            for field in ("open", "dead", "quarantine")
+            for field in STORED
             if (counted := getattr(row.counts, field)) != stored[id, field]
         ]
 

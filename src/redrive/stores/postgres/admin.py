@@ -32,6 +32,7 @@ from ...message import (
     Verdict,
 )
 from .. import validation
+from ..batches import miscounted
 from ..groups import setting_line
 from ..validation import judged_lanes, key_is_held
 from . import batches, cells, groups
@@ -175,10 +176,7 @@ class PostgresAdmin(PostgresDatabase):
         why = "a message is parked though a place is free"
         problems += [f"queue {queue!r}, group {name!r}: {why}" for queue, name in stuck]
         problems += [setting_line(*row) for row in self._look("odd_settings")]
-        problems += [
-            f"batch {id}: {field} counts {said}, but {stored} members are stored"
-            for id, field, said, stored in self._look("miscounted")
-        ]
+        problems += [miscounted(*row) for row in self._look("miscounted")]
         damaged = self._damaged()
         problems += [f"message {m.id}: {m.damage.why if m.damage else ''}" for m in damaged[:REPORTED_MAX]]
         return problems + (

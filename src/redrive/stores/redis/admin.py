@@ -245,10 +245,10 @@ def _miscounted(
     """Return where the stored members of a batch are not what it counts, for those that did not change meanwhile."""
     stored = Counter(members.values())
     return [
-        f"batch {id}: {field} counts {counted}, but {stored[id, field]} members are stored"
+        batches.miscounted(id, field, counted, stored[id, field])
         for id, counts in after.items()
         if before.get(id) == counts
-        for field in ("open", "dead", "quarantine")
+        for field in batches.STORED
         if (counted := getattr(counts, field)) != stored[id, field]
     ]
 

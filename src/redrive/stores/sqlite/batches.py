@@ -76,9 +76,7 @@ def _added(old: str | None, new: str | None) -> tuple[int, ...]:
 def miscounted(id: str, odd: int, *pairs: int) -> list[str]:
     """Return what is wrong with the counts of a batch, from a row of the statement `miscounted`."""
     wrong = [f"batch {id}: a count is no number"] if odd else []
-    fields = zip(("open", "dead", "quarantine"), pairs[::2], pairs[1::2], strict=True)
+    fields = zip(batches.STORED, pairs[::2], pairs[1::2], strict=True)
     return wrong + [
-        f"batch {id}: {field} counts {counted}, but {stored} members are stored"
-        for field, counted, stored in fields
-        if counted != stored
+        batches.miscounted(id, field, counted, stored) for field, counted, stored in fields if counted != stored
     ]
