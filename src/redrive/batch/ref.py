@@ -34,6 +34,11 @@ class BatchInfo(Struct, frozen=True):
     ended_ms: int | None = None
     filled_ms: int = 0
 
+    @property
+    def may_be_cancelled(self) -> bool:
+        """True if a cancel changes the batch: it is neither done nor cancelled. A partial batch is then given up."""
+        return self.state not in (BatchPhase.DONE, BatchPhase.CANCELLED)
+
 
 class BatchRef(Struct, frozen=True):
     """A ref to a batch. `duplicate`: a sealed batch with the same key was there, and the ref is to that one."""
@@ -98,7 +103,7 @@ class BatchRef(Struct, frozen=True):
         it counts as cancelled, its dead members stay. No effect on one that is done or cancelled. In the audit log,
         with one entry for the batch. If it is cut off in between, call it again. Raises StoreError, ConfigError for an
         unknown batch."""
-        if self.info().state in (BatchPhase.DONE, BatchPhase.CANCELLED):
+        if not self.info().may_be_cancelled:
             return 0
         audit = Audit(self.store)
         entry = audit.by_hand("cancel", f"batch/{self.id}", actor, reason)

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import click
 
+from ..batch import BatchInfo, BatchPhase, BatchRef, infos
 from ..errors import ConfigError
 from ..present.batches import batch_record
 from ..present.commands import program
 from ..present.failure import REFUSED, Failure
+from ..store import Store
 from .opening import OpenedStore, at_store
 from .selecting import signature
 from .subcommands import Subcommands
 from .terminal.output import Column, Output
 from .terminal.stderr import note
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..batch import BatchInfo, BatchRef
-    from ..store import Store
-
 PAGE = 500
-STATES = ("filling", "running", "done", "partial", "cancelled")
 _COLUMNS = (
     Column("state"),
     Column("name", shrinks=True),
@@ -49,7 +44,7 @@ def batch() -> None:
 
 @batch.command("list")
 @click.option("--name", help="only batches of this name")
-@click.option("--state", type=click.Choice(STATES), help="only those in this state")
+@click.option("--state", type=click.Choice([phase.value for phase in BatchPhase]), help="only those in this state")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def list_(opened: OpenedStore, out: Output, name: str | None, state: str | None, limit: int | None) -> None:
@@ -65,11 +60,9 @@ def list_(opened: OpenedStore, out: Output, name: str | None, state: str | None,
 
 
 def _all(store: Store) -> Iterator[BatchInfo]:
-    from ..batch import listed
-
     after = ""
     while ids := store.batch_ids(after=after, limit=PAGE):
-        yield from listed(store, after=after, limit=PAGE)
+        yield from infos(store, ids)
         after = ids[-1]
 
 
@@ -91,16 +84,14 @@ def show(opened: OpenedStore, out: Output, id: str) -> None:
 def cancel(opened: OpenedStore, out: Output, id: str, actor: str | None, reason: str) -> None:
     """End the waiting members of a batch, and ask the running ones to stop. A partial batch is given up."""
     ref, info = _found(opened.store, id)
-    if not info.counts.open and info.state.value != "filling":
-        done = info.state.value == "done"
+    if not info.counts.open and info.state is not BatchPhase.FILLING:
+        done = info.state is BatchPhase.DONE
         note(f"nothing is open in batch {id}: " + ("it is done" if done else "it is given up, and what is dead stays"))
     count = ref.cancel(reason=reason, actor=actor)
     out.record({**batch_record(ref.info()), "ended_now": count})
 
 
 def _found(store: Store, id: str) -> tuple[BatchRef, BatchInfo]:
-    from ..batch import BatchRef
-
     ref = BatchRef(id, store)
     try:
         return ref, ref.info()

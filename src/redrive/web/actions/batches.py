@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...present.batches import batch_record
 from ..ask import Done, PageRequest, Problem
-from ..read.batches import batch_of, may_cancel
+from ..read.batches import batch_of
 
 
 def cancel(ask: PageRequest) -> Done:
@@ -12,7 +12,7 @@ def cancel(ask: PageRequest) -> Done:
     user types how many: that number stays the same while they run."""
     ref = batch_of(ask, ask.needed("id", "the batch"))
     info = ref.info()
-    if not may_cancel(info):
+    if not info.may_be_cancelled:
         raise Problem("nothing was cancelled", "the batch is done or cancelled", "look at it again", 409)
     ask.confirm(info.counts.total if info.counts.open else 0)
     ended = ref.cancel(reason=ask.reason, actor=ask.actor)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...batch import BatchInfo, BatchPhase, BatchRef, listed
+from ...batch import BatchInfo, BatchPhase, BatchRef, infos
 from ...errors import ConfigError
 from ...present.batches import batch_record
 from ..ask import PageRequest, Problem, Record
@@ -44,7 +44,7 @@ def _page(ask: PageRequest, state: str) -> tuple[Sequence[BatchInfo], str | None
         return rows, None
     for _ in range(READ_MAX // ROWS):
         ids = ask.store.batch_ids(after=after, limit=ROWS)
-        for info in listed(ask.store, after=after, limit=ROWS):
+        for info in infos(ask.store, ids):
             if not state or info.state.value == state:
                 rows.append(info)
                 if len(rows) == ROWS:
@@ -60,14 +60,9 @@ def batch(ask: PageRequest) -> Record:
     info = batch_of(ask, ask.path["id"]).info()
     return {
         **batch_record(info),
-        "can": {"cancel": may_cancel(info)},
+        "can": {"cancel": info.may_be_cancelled},
         "command": ask.command("batch", "show", info.id),
     }
-
-
-def may_cancel(info: BatchInfo) -> bool:
-    """Return True if a cancel changes the batch, which may be partial: then it is given up."""
-    return info.state not in (BatchPhase.DONE, BatchPhase.CANCELLED)
 
 
 def batch_of(ask: PageRequest, id: str) -> BatchRef:
