@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # not imported at run time, to start faster
     from .schedule import Schedule, Scheduler
     from .worker import MakeService, Worker
     from .worker.middleware import Opener
+    from .workflow import Workflow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -243,7 +244,7 @@ class App(ReadModel):
 
     def batch(
         self,
-        drafts: Iterable[Draft] = (),
+        drafts: Iterable[Draft | Batch] = (),
         *,
         name: str,
         key: str | None = None,
@@ -263,7 +264,8 @@ class App(ReadModel):
         - `on_complete`: each time that nothing is open
         - `on_death`: at the first death; after a redrive, at the next first one
 
-        A draft whose unique key another message holds counts as a duplicate, and nothing waits for it. `key` makes a
+        A member may be a batch, whose members count in this one, too, and which must be done. A draft whose unique key
+        another message holds counts as a duplicate, and nothing waits for it. `key` makes a
         batch unique for its name: a producer that was killed goes on where it stood when it gives the same key and
         drafts again. Raises ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
         """
@@ -271,6 +273,31 @@ class App(ReadModel):
 
         callbacks = {"on_success": on_success, "on_complete": on_complete, "on_death": on_death}
         return batch(self, drafts, name=name, key=as_text(key, "key"), tolerate=tolerate, **callbacks)
+
+    def workflow(
+        self,
+        *,
+        name: str,
+        key: str | None = None,
+        on_success: Draft | None = None,
+        on_complete: Draft | None = None,
+        on_death: Draft | None = None,
+    ) -> Workflow:
+        """Return a workflow: steps of which some begin after others, and that are enqueued together.
+
+            w = app.workflow(name="order", key=f"order:{number}")
+            paid = w.step(charge, number, amount)
+            label = w.step(book, number, paid.result)
+            w.map(mail, addresses, tolerate=10).after(label)
+            w.enqueue()
+
+        A workflow is a batch whose parts are its steps: it has the same callbacks, states and counts. A step that dies
+        is a dead letter; its redrive resumes the workflow. `key` makes a workflow unique for its name. Raises
+        ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
+        """
+        from .workflow import workflow
+
+        return workflow(self, name, as_text(key, "key"), on_success, on_complete, on_death)
 
     def batches(self) -> list[BatchInfo]:
         """Return the batches that have members and did not end more than seven days ago, at most 10,000. Raises

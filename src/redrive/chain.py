@@ -19,7 +19,11 @@ NEXT_HEADER = "redrive-next"  # header of a message with the later steps of its 
 STEPS_MAX = 100
 
 
-class Previous:
+class Awaited:
+    """An argument that is what an earlier step returned."""
+
+
+class Previous(Awaited):
     """The type of `previous`."""
 
     def __repr__(self) -> str:
@@ -61,15 +65,14 @@ def next_step(message: Message, result: bytes | None, id: str) -> Draft | None:
         return None
     try:
         step, *later = _decode(written)
-        body = {**msgspec.json.decode(step.body, type=dict[str, msgspec.Raw])}
+        body = with_arguments(step.body, dict.fromkeys(step.awaits, result or b"null"))
     except UNREADABLE as error:
         raise Unreadable(f"header {NEXT_HEADER!r} cannot be read: {error}") from None
-    body.update(dict.fromkeys(step.awaits, msgspec.Raw(result or b"null")))
     fields = asdict(step)
     del fields["awaits"]
     fields |= {
         "id": id,
-        "body": msgspec.json.encode(body) if step.awaits else step.body,
+        "body": body,
         "headers": _headers(step.headers, later),
         "correlation_id": step.correlation_id or message.correlation_id,
         "causation_id": message.id,
@@ -77,6 +80,14 @@ def next_step(message: Message, result: bytes | None, id: str) -> Draft | None:
         "batch": message.batch,
     }
     return Draft(**fields)
+
+
+def with_arguments(body: bytes, values: Mapping[str, bytes]) -> bytes:
+    """Return the body of a step with these arguments, which are JSON texts, too."""
+    if not values:
+        return body
+    arguments = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(arguments | {name: msgspec.Raw(value) for name, value in values.items()})
 
 
 def _step(draft: Draft) -> ChainStep:

@@ -63,7 +63,7 @@ class Bound(Generic[P, R]):
             self._refuse_tx("a draft has no transaction of its own: give tx= to app.enqueue_many(…)")
         if any(value is previous for value in (*args, *kwargs.values())):
             body, awaits = self._task.codec.encode_step(args, kwargs)
-            return ChainStep(**asdict(self._draft(current(), body=body)), awaits=awaits)
+            return ChainStep(**asdict(self._draft(current(), body=body)), awaits=tuple(awaits))
         return self._draft(current(), args, kwargs)
 
     def _draft(

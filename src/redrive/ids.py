@@ -34,3 +34,14 @@ def first_and_last(begin: str) -> tuple[str, str] | None:
 def is_id(text: str) -> bool:
     """Return True if `text` has the form of an id that `new_id` returns."""
     return _FORM.fullmatch(text) is not None
+
+
+def part_id(whole: str, name: str) -> str:
+    """Return the id of a part of a batch: a nested batch, or a step of a workflow."""
+    return f"{whole}/{name}"
+
+
+def wholes_of(id: str) -> list[str]:
+    """Return the ids of a batch and of the batches that it is a part of, the innermost first."""
+    names = id.split("/")
+    return ["/".join(names[:n]) for n in range(len(names), 0, -1)]

@@ -6,44 +6,55 @@ that see the same end, one finds the cell changed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..message import BatchCounts, Draft
 from ..run_context import BATCH_HEADER
+from .parts import NOTHING, Seen, begin, summed
 from .state import BatchState
 
 
 class Advance(Struct, frozen=True):
-    """The state to write, unchanged if there is nothing to do, and the callbacks to put in the same commit."""
+    """The state to write, unchanged if there is nothing to do, and what to put in the same commit: callbacks, and the
+    messages of steps that begin."""
 
     state: BatchState
     callbacks: tuple[Draft, ...] = ()
+    steps: tuple[Draft, ...] = ()
 
 
-def advance(state: BatchState, counts: BatchCounts, now_ms: int) -> Advance:
-    """Decide what a batch in this state calls for, given its counts.
+def advance(state: BatchState, own: BatchCounts, now_ms: int, parts: Mapping[str, Seen] = NOTHING) -> Advance:
+    """Decide what a batch in this state calls for, given the counts of its own members, and its parts as read.
 
-    on_death is due at the first death of an episode. Once the batch is sealed and nothing is open, the episode ends:
-    on_complete is due. on_success is due once ever, at an end of an episode, or when a discard leaves no more failed
-    members than are tolerated. A redriven member opens the next episode.
+    A step begins once the steps before it are done. on_death is due at the first death of an episode. Once the batch is
+    sealed and nothing is open, the episode ends: on_complete is due. on_success is due once ever, at an end of an
+    episode, or when a discard leaves no more failed members than are tolerated; each part must be done. A redriven
+    member opens the next episode.
     """
     due: list[Draft | None] = []
+    steps: list[Draft] = []
+    counts = summed(own, parts) if parts else own
+    if state.parts and state.sealed:
+        made, steps = begin(state.id, state.parts, parts, cancelled=state.cancelled)
+        state = state if made == state.parts else replace(state, parts=made)
     if counts.died > state.died and state.alarmed < state.episode:
         state = replace(state, alarmed=state.episode)
         due.append(state.on_death)
-    if state.sealed and counts.open == 0:
+    if state.sealed and not steps and not state.is_open(own, parts):
         if state.completions == 0 or counts.opened > state.opened:
             state = replace(
                 state, completions=state.completions + 1, opened=counts.opened, died=counts.died, ended_ms=None
             )
             due.append(state.on_complete)
-        if not state.succeeded and state.tolerance.allows(counts):
+        if not state.succeeded and state.is_done(own):
             state = replace(state, succeeded=True)
             due.append(state.on_success)
         if counts.dead + counts.quarantine == 0 and state.ended_ms is None:
             state = replace(state, ended_ms=now_ms)
-    return Advance(state, tuple(_callback(draft, state) for draft in due if draft is not None))
+    return Advance(state, tuple(_callback(draft, state) for draft in due if draft is not None), tuple(steps))
 
 
 def _callback(draft: Draft, state: BatchState) -> Draft:

@@ -9,15 +9,17 @@ from typing import Any, Self
 
 from msgspec.structs import replace
 
-from ..errors import ConfigError, Conflict, Unsupported
+from ..errors import ConfigError, Conflict
+from ..ids import part_id
 from ..message import BatchCounts, Cell, Draft
 from ..registry import Registry
 from ..run_context import refuse_loop
-from ..stores.validation import admit
 from .advance import Advance, advance
 from .follow import follow
+from .parts import PARTS_MAX, Part, Tolerance
+from .read import need_counts
 from .ref import BatchRef
-from .state import BatchState, Tolerance, cell_of, id_of, state_in, swap_of
+from .state import BatchState, cell_of, id_of, state_in, swap_of
 
 TRIES = 100  # how often a commit is tried again because a worker changed the batch's state meanwhile
 COMMIT_MAX = 1000  # members that one commit puts
@@ -28,12 +30,13 @@ class Batch:
     """A batch that is being filled: `enqueue()` puts the drafts that it was given, a `with` block those that `add`
     gets. Made by `app.batch(…)`."""
 
-    def __init__(self, app: Registry, drafts: Iterable[Draft], state: BatchState, key: str | None) -> None:
+    def __init__(self, app: Registry, drafts: Iterable[Draft | Batch], state: BatchState, key: str | None) -> None:
         self._app, self._drafts, self._key = app, drafts, key
         self._wanted = self._state = state
         self._cell: Cell | None = None
         self._buffer: list[Draft] = []
         self._skipped = 0  # drafts left out, as an earlier producer with the same key put them
+        self._nested: set[str] = set()  # names of the nested batches that this producer gave
         self._duplicate = False  # True if a sealed batch with the same key was there
 
     @property
@@ -67,11 +70,15 @@ class Batch:
 
     def _open(self) -> None:
         self._begin()
-        for draft in self._drafts:  # one by one, as there may be more than fit in memory
-            self._take(draft)
+        for member in self._drafts:  # one by one, as there may be more than fit in memory
+            self._take(member)
 
     def _enqueue_within(self, tx: Any) -> BatchRef:
-        drafts = list(self._drafts)
+        drafts = list[Draft]()
+        for member in self._drafts:
+            if isinstance(member, Batch):
+                raise ConfigError(f"batch {self._state.name!r} has nested batches: enqueue it without tx=")
+            drafts.append(member)
         if len(drafts) > TX_MAX:
             raise ConfigError(f"batch {self._state.name!r} has {len(drafts)} members; with tx= at most {TX_MAX}")
         if self._state.filled:
@@ -105,17 +112,18 @@ class Batch:
         if kind is None:
             await asyncio.to_thread(self.seal)
 
-    def add(self, *drafts: Draft) -> None:
-        """Add members. Every thousand are put in a commit, by this call; in asyncio code use `aadd`."""
-        for draft in drafts:
-            self._take(draft)
+    def add(self, *members: Draft | Batch) -> None:
+        """Add members. Every thousand are put in a commit, by this call; in asyncio code use `aadd`. A batch becomes a
+        nested batch, which is filled and sealed by this call."""
+        for member in members:
+            self._take(member)
 
-    async def aadd(self, *drafts: Draft) -> None:
+    async def aadd(self, *members: Draft | Batch) -> None:
         """Do as `add` does, without blocking the event loop."""
-        if len(self._buffer) + len(drafts) >= COMMIT_MAX:
-            await asyncio.to_thread(self.add, *drafts)
+        if len(self._buffer) + len(members) >= COMMIT_MAX or any(isinstance(one, Batch) for one in members):
+            await asyncio.to_thread(self.add, *members)
         else:
-            self.add(*drafts)
+            self.add(*members)
 
     def seal(self) -> BatchRef:
         """Put what is left, and add no more. The callbacks of a batch without an open member are put at once. Raises as
@@ -123,25 +131,47 @@ class Batch:
         if not self._state.sealed:
             self._write(self._buffer, seal=True)
             self._skipped, self._buffer = self._state.filled, []
-            follow(self._app, [self._state.id], _raise)
+            follow(self._app, [self._state.id], raise_refused)
         return self.ref
 
     # -- writing
 
     def _begin(self) -> None:
         store = self._app.store
-        if not (store.traits.batches and store.traits.cells):
-            raise Unsupported(
-                f"batch {self._wanted.name!r}: store {store.traits.name} keeps no counts of batches; put "
-                "batches into a store on SQLite, PostgreSQL or Redis"
-            )
-        callbacks = (self._wanted.on_success, self._wanted.on_complete, self._wanted.on_death)
-        admit([draft for draft in callbacks if draft is not None], store.traits)
+        need_counts(store, self._wanted)
         self._cell = self._read_cell()
         self._state = state_in(store, self._wanted.id, self._cell) or self._wanted
         self._duplicate = self._state.sealed
 
-    def _take(self, draft: Draft) -> None:
+    def _take(self, member: Draft | Batch) -> None:
+        if isinstance(member, Batch):
+            self._nest(member)
+        else:
+            self._take_draft(member)
+
+    def _nest(self, batch: Batch) -> None:
+        """Put what is buffered with the state that names the nested batch; then fill that."""
+        name = batch._wanted.name
+        known = {part.name: part for part in self._state.parts}
+        if name in self._nested or (name in known and not known[name].nested):
+            raise ConfigError(f"batch {self._state.name!r} has two parts that are named {name!r}: name each its own")
+        if "/" in name or len(known) >= PARTS_MAX:
+            raise ConfigError(
+                f"batch {name!r} in batch {self._state.name!r}: "
+                + (f"a batch has at most {PARTS_MAX} parts" if "/" not in name else "the name of a part has no '/'")
+            )
+        self._nested.add(name)
+        if name not in known and not self._state.sealed:
+            self._flush((Part(name, nested=True),))
+        batch._wanted = batch._state = replace(batch._wanted, id=part_id(self._state.id, name))
+        batch._key = name
+        batch._enqueue(None)
+
+    def _flush(self, parts: tuple[Part, ...] = ()) -> None:
+        self._write(self._buffer, parts=parts)
+        self._skipped, self._buffer = self._skipped + len(self._buffer), []
+
+    def _take_draft(self, draft: Draft) -> None:
         if self._duplicate or self._skipped < self._state.filled:
             self._skipped += 1
             return
@@ -149,19 +179,26 @@ class Batch:
             raise ConfigError(f"batch {self._state.name!r} is sealed; only its own members may add more: ctx.batch.add")
         self._buffer.append(draft)
         if len(self._buffer) == COMMIT_MAX:
-            self._write(self._buffer)
-            self._skipped += COMMIT_MAX
-            self._buffer = []
+            self._flush()
 
     def _members(self, drafts: Sequence[Draft]) -> list[Draft]:
         stamped = drafts if self._app.tracing is None else self._app.tracing.stamp(drafts)
         return [replace(draft, batch=self._state.id) for draft in stamped]
 
-    def _write(self, drafts: Sequence[Draft], *, seal: bool = False, before: int = 0, tx: Any = None) -> None:
-        """Put these members in one commit with the new state of the batch, and with callbacks that are due already."""
+    def _write(
+        self,
+        drafts: Sequence[Draft],
+        *,
+        parts: tuple[Part, ...] = (),
+        seal: bool = False,
+        before: int = 0,
+        tx: Any = None,
+    ) -> None:
+        """Put these members in one commit with the new state of the batch, which gets these new parts, and with
+        callbacks that are due already."""
         for _ in range(TRIES):
             try:
-                return self._try(drafts, seal, before, tx)
+                return self._try(drafts, parts, seal, before, tx)
             except Conflict:
                 known, self._cell = self._state.filled, self._read_cell()
                 found = state_in(self._app.store, self._state.id, self._cell)
@@ -173,14 +210,14 @@ class Batch:
             "part was written: call again, it goes on where that one stands"
         )
 
-    def _try(self, drafts: Sequence[Draft], seal: bool, before: int, tx: Any) -> None:
-        store = self._app.store
+    def _try(self, drafts: Sequence[Draft], parts: tuple[Part, ...], seal: bool, before: int, tx: Any) -> None:
+        store, parts = self._app.store, (*self._state.parts, *parts)
         filled = self._state.filled + before + len(drafts)
-        state = replace(self._state, filled=filled, filled_ms=store.now_ms(), sealed=seal)
+        state = replace(self._state, filled=filled, filled_ms=store.now_ms(), sealed=seal, parts=parts)
         made = Advance(state)
         if seal and not drafts and not before:
             counts = store.batch_counts([state.id])[0] if state.filled else BatchCounts()
-            made = advance(state, counts, store.now_ms())
+            made = advance(state, counts, store.now_ms()) if not state.parts else made
         swap = swap_of(store, made.state, self._cell)
         self._app.put([*self._members(drafts), *made.callbacks], swaps=[swap], tx=tx)
         self._state = made.state
@@ -193,7 +230,7 @@ class Batch:
 
 def batch(
     app: Registry,
-    drafts: Iterable[Draft],
+    drafts: Iterable[Draft | Batch],
     *,
     name: str,
     key: str | None,
@@ -203,14 +240,24 @@ def batch(
     tolerate: int | str,
 ) -> Batch:
     """See `App.batch`."""
+    state = new_state(app, name, key, on_success, on_complete, on_death)
+    return Batch(app, drafts, replace(state, tolerance=tolerance(tolerate)), key)
+
+
+def new_state(
+    app: Registry,
+    name: str,
+    key: str | None,
+    on_success: Draft | None,
+    on_complete: Draft | None,
+    on_death: Draft | None,
+) -> BatchState:
+    """Return the state of a new batch. Raises ConfigError for a name that is no text."""
     if not name or not isinstance(name, str):
         raise ConfigError(f"batch name={name!r}: expected a text, such as 'nightly-import'")
     now_ms = app.store.now_ms()
-    state = BatchState(
-        id_of(name, key, now_ms), name, now_ms, _callback(on_success), _callback(on_complete), _callback(on_death),
-        _tolerance(tolerate),
-    )  # fmt: skip
-    return Batch(app, drafts, state, key)
+    callbacks = (_callback(on_success), _callback(on_complete), _callback(on_death))
+    return BatchState(id_of(name, key, now_ms), name, now_ms, *callbacks)
 
 
 def _callback(draft: Draft | None) -> Draft | None:
@@ -218,7 +265,7 @@ def _callback(draft: Draft | None) -> Draft | None:
     return None if draft is None else replace(draft, priority=0, id=None)
 
 
-def _tolerance(said: int | str) -> Tolerance:
+def tolerance(said: int | str) -> Tolerance:
     """Parse `tolerate`: a number of members, or a share of them such as "5%"."""
     if isinstance(said, int) and not isinstance(said, bool) and said >= 0:
         return Tolerance(said)
@@ -232,5 +279,5 @@ def _tolerance(said: int | str) -> Tolerance:
     raise ConfigError(f"tolerate={said!r}: expected a number of members such as 10, or a share of them such as '5%'")
 
 
-def _raise(id: str, why: str) -> None:
+def raise_refused(id: str, why: str) -> None:
     raise ConfigError(f"batch {id}: {why}")

@@ -1,17 +1,20 @@
-"""Put the callbacks of batches that are due, each in one commit with the state that says so."""
+"""Put the callbacks of batches and the messages of steps that are due, in one commit with the state that says so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import Conflict, EnqueueError, Unreadable
-from ..message import BatchCounts, BatchMark, Cell, Draft, PutResult, Swap
+from ..ids import wholes_of
+from ..message import BatchCounts, BatchMark, Draft, PutResult, Swap
 from ..store import Store
 from .advance import Advance, advance
-from .state import KEPT_MS, BatchState, cell_of, state_in, swap_of
+from .read import Whole, wholes
+from .state import KEPT_MS, stored_drafts, swap_of
 
 Complain = Callable[[str, str], None]  # takes the id of a batch, and why its callbacks cannot be put
 
@@ -26,70 +29,117 @@ class BatchApp(Protocol):
 
 
 class Due(Struct, frozen=True):
-    """A batch as read, and what it calls for."""
+    """A batch as read, and what it calls for: callbacks, messages of steps, and members from a stored list, whose cell
+    goes with them."""
 
-    cell: Cell | None
-    state: BatchState
-    counts: BatchCounts
+    whole: Whole
     made: Advance
+    members: tuple[Draft, ...] = ()
+    swaps: tuple[Swap, ...] = ()
+
+    @property
+    def drafts(self) -> list[Draft]:
+        return [*self.made.callbacks, *self.made.steps, *self.members]
 
 
 def follow(app: BatchApp, ids: Sequence[str], complain: Complain) -> None:
-    """Put the callbacks that are due for these batches, then mark the batches, so that `changed_batches` leaves them
-    out. Any number of processes may do so at once. Raises StoreError; what was not put is due at the next call."""
-    store = app.store
-    for some in _parts(list(dict.fromkeys(ids)), store.traits.batch_max // 4):  # a batch may have three callbacks
-        marks, dues = list[BatchMark](), list[Due]()
-        for id, counts, due in _read(store, some, complain):
-            if due is None:
-                marks.append(_mark(id, counts, ended=True))
-            elif due.made.state != due.state:
+    """Put the callbacks that are due for these batches, and what the parts of a batch call for; then mark the batches,
+    so that `changed_batches` leaves them out. Any number of processes may do so at once. Raises StoreError; what was
+    not put is due at the next call."""
+    asked = dict.fromkeys(ids)
+    left = (
+        [*dict.fromkeys(whole for id in asked for whole in wholes_of(id))]
+        if any("/" in id for id in asked)
+        else [*asked]
+    )
+    settled = dict[str, Whole]()  # nothing is due for these now
+    for depth in sorted({id.count("/") for id in left}, reverse=True):  # a part before what it is a part of
+        again = [id for id in left if id.count("/") == depth]
+        while again:
+            again = _advance(app, again, complain, settled)
+    marks = [mark for id in settled if (mark := _mark(id, settled)) is not None]
+    if marks:
+        app.store.mark_batches(marks)
+
+
+def _advance(app: BatchApp, ids: Sequence[str], complain: Complain, settled: dict[str, Whole]) -> list[str]:
+    """Put what is due for these batches, and note which are settled; return those with members still to put."""
+    again = list[str]()
+    most = app.store.traits.batch_max // 4  # a batch may have three callbacks
+    for some in _parts(ids, most):
+        dues = list[Due]()
+        for whole in wholes(app.store, some, results=True):
+            if whole.why:
+                complain(whole.id, whole.why)
+            due = None if whole.state is None else _due(app.store, whole, complain)
+            if due is not None:
                 dues.append(due)
-            elif due.state.sealed:  # one that is being filled stays among the changed ones, until it is sealed
-                marks.append(_mark_of(due))
-        marks += [_mark_of(due) for due in _put(app, dues, complain) if due.made.state.sealed]
-        if marks:
-            store.mark_batches(marks)
+            else:
+                settled[whole.id] = whole
+        for due in _put(app, dues, complain):
+            settled[due.whole.id] = replace(due.whole, state=due.made.state)
+            if any(part.feeds for part in due.made.state.parts):
+                again.append(due.whole.id)
+    return again
 
 
-def _read(store: Store, ids: Sequence[str], complain: Complain) -> Iterator[tuple[str, BatchCounts, Due | None]]:
-    """Yield each batch with its counts and what it calls for; None for one whose state is gone or unreadable."""
-    cells = store.cells.read([cell_of(id) for id in ids])
-    counts = store.batch_counts(ids)  # after the cells: newer counts are never judged by an older state that applies
-    now_ms = store.now_ms()
-    for id, cell, n in zip(ids, cells, counts, strict=True):
-        try:
-            state = state_in(store, id, cell)
-        except Unreadable as error:
-            complain(id, str(error))
-            state = None
-        yield id, n, None if state is None else Due(cell, state, n, advance(state, n, now_ms))
+def _due(store: Store, whole: Whole, complain: Complain) -> Due | None:
+    """Return what a batch calls for; None for nothing."""
+    assert whole.state is not None
+    made = advance(whole.state, whole.own, store.now_ms(), whole.parts)
+    feeding = next((part for part in made.state.parts if part.feeds), None)
+    if feeding is None:
+        return None if made.state == whole.state else Due(whole, made)
+    try:
+        members, swap = stored_drafts(store, whole.id, feeding)
+    except Unreadable as error:
+        complain(whole.id, str(error))
+        return None if made.state == whole.state else Due(whole, made)
+    parts = tuple(replace(part, put=part.put + 1) if part is feeding else part for part in made.state.parts)
+    return Due(whole, replace(made, state=replace(made.state, parts=parts)), members, (swap,))
 
 
 def _put(app: BatchApp, dues: Sequence[Due], complain: Complain) -> list[Due]:
-    """Put the callbacks of these batches in one commit; if one is refused, each in its own. Returns those written."""
+    """Put what is due for these batches in one commit; if one is refused or they are too many, each in its own. Returns
+    those written."""
     if not dues:
         return []
-    drafts = [draft for due in dues for draft in due.made.callbacks]
+    drafts = [draft for due in dues for draft in due.drafts]
+    if len(dues) > 1 and len(drafts) > app.store.traits.batch_max:
+        return [done for due in dues for done in _put(app, [due], complain)]
+    swaps = [swap_of(app.store, due.made.state, due.whole.cell) for due in dues]
     try:
-        app.put(drafts, swaps=[swap_of(app.store, due.made.state, due.cell) for due in dues])
+        app.put(drafts, swaps=[*swaps, *(swap for due in dues for swap in due.swaps)])
     except Conflict:
         return [] if len(dues) == 1 else [done for due in dues for done in _put(app, [due], complain)]
     except EnqueueError as error:
         if len(dues) > 1:
             return [done for due in dues for done in _put(app, [due], complain)]
-        complain(dues[0].state.id, f"a callback is refused: {error}")
+        complain(dues[0].whole.id, f"what follows is refused: {error}")
         return []
     return [*dues]
 
 
-def _mark_of(due: Due) -> BatchMark:
-    return _mark(due.state.id, due.counts, ended=due.made.state.ended_ms is not None)
-
-
-def _mark(id: str, counts: BatchCounts, *, ended: bool) -> BatchMark:
-    left = counts.open or counts.dead or counts.quarantine  # a dead member may have been imported after the end
-    return BatchMark(id, counts, KEPT_MS if ended and not left else None)
+def _mark(id: str, settled: Mapping[str, Whole]) -> BatchMark | None:
+    """Return the mark of a batch or step; None for one that must be looked at again: it is being filled, or what it is
+    a part of is not settled."""
+    whole, name = settled[id], id.rpartition("/")[2]
+    above = settled.get(id[: -len(name) - 1]) if "/" in id else None
+    if "/" in id and above is None:
+        return None
+    if whole.state is not None:
+        ended = whole.state.ended_ms is not None
+        if not whole.state.sealed:  # it stays among the changed ones, until it is sealed
+            return None
+    else:
+        known = {} if above is None or above.state is None else {part.name: part.done for part in above.state.parts}
+        ended = known.get(name, True)
+    if whole.own == BatchCounts():
+        return None
+    left = (
+        whole.own.open or whole.own.dead or whole.own.quarantine
+    )  # a dead member may have been imported after the end
+    return BatchMark(id, whole.own, KEPT_MS if ended and not left else None)
 
 
 def _parts(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:

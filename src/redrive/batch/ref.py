@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
@@ -13,12 +12,28 @@ from msgspec.structs import replace
 from ..audit import Audit
 from ..duration import Duration, pauses
 from ..errors import BatchNotDone, ConfigError, Unreadable
-from ..message import BatchCounts, Cancel, Cell, Filter, Lane, Message, Swap
+from ..ids import part_id
+from ..message import BatchCounts, Cancel, Filter, Lane, Message, Swap
 from ..run_context import refuse_loop
 from ..store import Store
-from .state import BatchPhase, BatchState, cell_of, state_in, swap_of
+from .parts import Part, Seen
+from .read import Whole, wholes, with_nested, with_parts
+from .state import BatchPhase, BatchState, swap_of
 
 PAGE = 500
+_AFTER_PARTS = "0"  # sorts above "/", which begins the name of a part, and below any other id
+
+
+class PartInfo(Struct, frozen=True):
+    """A part of a batch at one moment: a nested batch, or a step of a workflow, which begins after other steps.
+    `state`: `waiting` for a step that has not begun, else as that of a batch."""
+
+    id: str
+    name: str
+    state: BatchPhase
+    counts: BatchCounts
+    after: tuple[str, ...] = ()
+    nested: bool = False
 
 
 class BatchInfo(Struct, frozen=True):
@@ -33,6 +48,7 @@ class BatchInfo(Struct, frozen=True):
     episode: int
     ended_ms: int | None = None
     filled_ms: int = 0
+    parts: tuple[PartInfo, ...] = ()
 
     @property
     def may_be_cancelled(self) -> bool:
@@ -49,8 +65,8 @@ class BatchRef(Struct, frozen=True):
 
     @property
     def counts(self) -> BatchCounts:
-        """The members by what became of them. Raises StoreError."""
-        return self.store.batch_counts([self.id])[0]
+        """The members by what became of them, with those of its parts. Raises StoreError."""
+        return wholes(self.store, [self.id])[0].counts
 
     @property
     def state(self) -> str:
@@ -60,15 +76,15 @@ class BatchRef(Struct, frozen=True):
     def info(self) -> BatchInfo:
         """Return the batch's name, state and counts. Raises StoreError, ConfigError for a batch that is unknown: no
         producer has begun it, or it ended more than seven days ago."""
-        _, state = self._read()
-        return _info(state, self.counts)
+        return _info(self._read())
 
-    def _read(self) -> tuple[Cell | None, BatchState]:
-        (cell,) = self.store.cells.read([cell_of(self.id)])
-        state = state_in(self.store, self.id, cell)
-        if state is None:
+    def _read(self) -> Whole:
+        (whole,) = wholes(self.store, [self.id])
+        if whole.why:
+            raise Unreadable(whole.why)
+        if whole.state is None:
             raise ConfigError(f"batch {self.id} is unknown: it was never begun, or it ended more than 7 days ago")
-        return cell, state
+        return whole
 
     def wait(self, timeout: Duration | None = None) -> BatchCounts:
         """Wait until the batch is done, and return its counts. Raises BatchNotDone once nothing is open and it is not
@@ -91,10 +107,11 @@ class BatchRef(Struct, frozen=True):
 
     def members(self, lane: Lane | str | None = Lane.DEAD) -> Iterator[Message]:
         """Yield the stored members in this lane (None: in every lane), oldest first. Members that are done are not
-        stored unless their results are kept. Raises StoreError."""
+        stored unless their results are kept. Those of its parts are members, too. Raises StoreError."""
         cursor: str | None = ""
+        where = Filter(batch=with_parts(self.store, [self.id]))
         while cursor is not None:
-            page = self.store.peek(lane, where=Filter(batch=self.id), limit=PAGE, cursor=cursor or None)
+            page = self.store.peek(lane, where=where, limit=PAGE, cursor=cursor or None)
             yield from page.messages
             cursor = page.cursor
 
@@ -109,8 +126,9 @@ class BatchRef(Struct, frozen=True):
         entry = audit.by_hand("cancel", f"batch/{self.id}", actor, reason)
 
         def write(swaps: list[Swap]) -> None:
-            cell, state = self._read()
-            self.store.put([], swaps=[*swaps, swap_of(self.store, replace(state, cancelled=True), cell)])
+            read = [(whole.state, whole.cell) for whole in with_nested(self.store, [self.id])]
+            states = [swap_of(self.store, replace(state, cancelled=True), cell) for state, cell in read if state]
+            self.store.put([], swaps=[*swaps, *states])
 
         audit.commit(entry, write)
         ended = 0
@@ -123,30 +141,45 @@ class BatchRef(Struct, frozen=True):
 
 
 def listed(store: Store, *, after: str = "", limit: int = 100) -> list[BatchInfo]:
-    """Return batches with members, sorted by id, above `after`; those whose state is gone or unreadable are left out.
-    Raises StoreError."""
-    return infos(store, store.batch_ids(after=after, limit=limit))
+    """Return batches with members, sorted by id, above `after`; those whose state is gone or unreadable are left out,
+    and parts are shown with what they are a part of. Raises StoreError."""
+    found = list[BatchInfo]()
+    while len(found) < limit and (ids := ids_above(store, after, limit)):
+        found += infos(store, ids)
+        after = ids[-1]
+    return found[:limit]
+
+
+def ids_above(store: Store, after: str, limit: int) -> list[str]:
+    """Return ids of batches with members that are no parts, sorted, above `after`; empty at the end. At least one more
+    may follow a shorter list."""
+    ids = store.batch_ids(after=after and after + _AFTER_PARTS, limit=limit)
+    return [*dict.fromkeys(id.split("/")[0] for id in ids)]
 
 
 def infos(store: Store, ids: Sequence[str]) -> list[BatchInfo]:
     """Return these batches, in the order of `ids`; those whose state is gone or unreadable are left out. Raises
     StoreError."""
-    if not ids:
-        return []
-    cells, found = store.cells.read([cell_of(id) for id in ids]), list[BatchInfo]()
-    for id, cell, counts in zip(ids, cells, store.batch_counts(ids), strict=True):
-        with contextlib.suppress(Unreadable):
-            state = state_in(store, id, cell)
-            if state is not None:
-                found.append(_info(state, counts))
-    return found
+    return [_info(whole) for whole in wholes(store, ids) if whole.state is not None]
 
 
-def _info(state: BatchState, counts: BatchCounts) -> BatchInfo:
+def _info(whole: Whole) -> BatchInfo:
+    state = whole.state
+    assert state is not None, "a batch without a state is left out"
     return BatchInfo(
-        state.id, state.name, state.phase(counts), counts, state.created_ms, state.episode, state.ended_ms,
-        state.filled_ms,
+        state.id, state.name, whole.phase, whole.counts, state.created_ms, state.episode, state.ended_ms,
+        state.filled_ms, tuple(_part(state, part, whole.parts[part.name]) for part in state.parts),
     )  # fmt: skip
+
+
+def _part(whole: BatchState, part: Part, seen: Seen) -> PartInfo:
+    if not part.nested and not part.begun:
+        phase = BatchPhase.CANCELLED if whole.cancelled else BatchPhase.WAITING
+    elif seen.open or part.feeds:
+        phase = BatchPhase.RUNNING
+    else:
+        phase = BatchPhase.DONE if seen.done or part.done else BatchPhase.PARTIAL
+    return PartInfo(part_id(whole.id, part.name), part.name, phase, seen.counts, part.after, part.nested)
 
 
 def _refuse_ended(info: BatchInfo) -> None:

@@ -3,38 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
-from ..ids import new_id
+from ..errors import Unreadable
+from ..ids import new_id, part_id
 from ..message import ENVELOPE, BatchCounts, Cell, Draft, Swap, required, version_of
 from ..store import Store
+from .parts import NOTHING, Part, Seen, Tolerance
 
 KEPT_MS = 7 * 24 * 3600 * 1000  # for how long an ended batch is kept
 
 
 class BatchPhase(StrEnum):
-    """The state of a batch, to display: `filling` until it is sealed, `running` while a member is open, then `done`
-    (on_success was enqueued), `partial` (members are dead, discarded or cancelled), or `cancelled` after `cancel`."""
+    """The state of a batch, to display: `filling` until it is sealed, `running` while a member is open, `waiting` while
+    none is and a nested batch is being filled, then `done` (on_success was enqueued), `partial` (members are dead,
+    discarded or cancelled), or `cancelled` after `cancel`."""
 
     FILLING = "filling"
     RUNNING = "running"
+    WAITING = "waiting"
     DONE = "done"
     PARTIAL = "partial"
     CANCELLED = "cancelled"
-
-
-class Tolerance(Struct, frozen=True):
-    """How many members may fail: a number, or a percentage of all members."""
-
-    count: int = 0
-    percent: float = 0.0
-
-    def allows(self, counts: BatchCounts) -> bool:
-        """True if no more members than this failed: are dead, quarantined, cancelled or discarded."""
-        return counts.failed <= max(self.count, int(counts.total * self.percent / 100))
 
 
 class BatchState(Struct, frozen=True, omit_defaults=True):
@@ -62,24 +57,36 @@ class BatchState(Struct, frozen=True, omit_defaults=True):
     died: int = 0
     alarmed: int = 0
     ended_ms: int | None = None  # when nothing was left that could change the batch
+    parts: tuple[Part, ...] = ()
 
     @property
     def episode(self) -> int:
         """The number of the present episode, from 1."""
         return self.completions + 1
 
-    def phase(self, counts: BatchCounts) -> BatchPhase:
-        """Return the state to display, given the batch's counts."""
+    def phase(self, counts: BatchCounts, parts: Mapping[str, Seen] = NOTHING) -> BatchPhase:
+        """Return the state to display, given the counts of the batch's own members, and its parts as read."""
         if not self.sealed:
             return BatchPhase.CANCELLED if self.cancelled and not counts.open else BatchPhase.FILLING
-        if counts.open:
-            return BatchPhase.RUNNING
-        if self.succeeded or self.tolerance.allows(counts):
+        if self.is_open(counts, parts):
+            members = counts.open or any(seen.counts.open for seen in parts.values())
+            filling = any(part.nested and parts[part.name].open for part in self.parts if part.name in parts)
+            return BatchPhase.RUNNING if members or not filling else BatchPhase.WAITING
+        if self.succeeded or self.is_done(counts):
             return BatchPhase.DONE
         return BatchPhase.CANCELLED if self.cancelled else BatchPhase.PARTIAL
 
+    def is_open(self, counts: BatchCounts, parts: Mapping[str, Seen] = NOTHING) -> bool:
+        """True if a member is open, a nested batch is, or a step has drafts that are not yet put."""
+        return counts.open > 0 or any(seen.open for seen in parts.values()) or any(part.feeds for part in self.parts)
+
+    def is_done(self, counts: BatchCounts) -> bool:
+        """True if each part is done, and no more of the batch's own members failed than are tolerated."""
+        return all(part.done for part in self.parts) and self.tolerance.allows(counts)
+
 
 _decode = msgspec.json.Decoder(BatchState).decode
+_decode_drafts = msgspec.json.Decoder(tuple[Draft, ...]).decode
 _SEALED = "batch"  # what an encrypted state is bound to
 
 
@@ -99,12 +106,12 @@ def state_in(store: Store, id: str, cell: Cell | None) -> BatchState | None:
     """Return the state in a batch's cell; None without a cell. Raises Unreadable for a damaged one, KeyMissing for one
     that is encrypted with a key that is missing."""
 
-    def decode(value: bytes) -> BatchState:
-        if store.box is not None and value.startswith(ENVELOPE):
-            value = store.box.open(value, _SEALED, "", id, "")
-        return _decode(value)
+    return required(cell_of(id), cell, lambda value: _decode(_opened(store, id, value)), None)
 
-    return required(cell_of(id), cell, decode, None)
+
+def _opened(store: Store, id: str, value: bytes) -> bytes:
+    is_sealed = store.box is not None and value.startswith(ENVELOPE)
+    return store.box.open(value, _SEALED, "", id, "") if is_sealed and store.box is not None else value
 
 
 def swap_of(store: Store, state: BatchState, cell: Cell | None) -> Swap:
@@ -114,3 +121,28 @@ def swap_of(store: Store, state: BatchState, cell: Cell | None) -> Swap:
     if store.box is not None:
         value = store.box.seal(value, _SEALED, "", state.id, "")
     return Swap(cell_of(state.id), version_of(cell), value, None if state.ended_ms is None else KEPT_MS)
+
+
+def chunk_of(id: str, step: str, n: int) -> str:
+    """Return the cell with the n-th list of drafts of a step, until they are put."""
+    return f"batch-drafts/{id}/{step}/{n}"
+
+
+def chunk_swap(store: Store, id: str, step: str, n: int, drafts: Sequence[Draft]) -> Swap:
+    """Return the swap that stores a list of drafts of a step, encrypted if messages are."""
+    value = msgspec.json.encode(drafts)
+    if store.box is not None:
+        value = store.box.seal(value, _SEALED, "", id, "")
+    return Swap(chunk_of(id, step, n), 0, value)
+
+
+def stored_drafts(store: Store, id: str, part: Part) -> tuple[tuple[Draft, ...], Swap]:
+    """Return the next list of drafts of a step, and the swap that removes it. Raises Unreadable if it is gone or
+    damaged, KeyMissing."""
+    key = chunk_of(id, part.name, part.put)
+    (cell,) = store.cells.read([key])
+    if cell is None:
+        raise Unreadable(f"the members {part.put + 1} of step {part.name!r} are gone: cell {key!r} does not exist")
+    drafts = required(key, cell, lambda value: _decode_drafts(_opened(store, id, value)), None)
+    batch = part_id(id, part.name)
+    return tuple(replace(draft, batch=batch) for draft in drafts or ()), Swap(key, cell.version, None)

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from ..chain import previous
+from ..chain import Awaited
 from ..errors import ConfigError, EncodeError, UnknownArguments, Unreadable
 from .annotations import argument_types, resolve_type, why_unresolved
 from .foreign import is_s3_test, s3_arguments, whole, whole_name
@@ -96,13 +96,13 @@ class Codec:
             raise TypeError(f"task {self.name!r}: {_printable(error)}; it takes {self.signature}") from None
         return body
 
-    def encode_step(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bytes, tuple[str, ...]]:
-        """Return the body of a later step of a chain, and the names of the arguments that are `previous`; the body does
-        not have these. Raises TypeError for arguments that do not fit by name, EncodeError. The run checks types."""
+    def encode_step(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[bytes, dict[str, Awaited]]:
+        """Return the body of a later step, and by name the arguments that an earlier step returns; the body does not
+        have these. Raises TypeError for arguments that do not fit by name, EncodeError. The run checks types."""
         named = self._arguments(args, kwargs)
-        awaits = tuple(name for name, value in named.items() if value is previous)
+        awaits = {name: value for name, value in named.items() if isinstance(value, Awaited)}
         try:
-            return _to_json({name: value for name, value in named.items() if value is not previous}), awaits
+            return _to_json({name: value for name, value in named.items() if name not in awaits}), awaits
         except Exception as error:
             raise self._unwritable("an argument", error) from error
 

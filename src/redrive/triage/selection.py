@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import asdict, replace
 
+from ..batch.read import with_parts
 from ..blobs import whole_body
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
@@ -49,7 +50,7 @@ if TYPE_CHECKING:  # only for types: commands without plans start faster without
 
 QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan leaves out a message
 _END_MS = 2**62
-_INDEXED = ("queue", "task", "reason", "fingerprint", "error")
+_INDEXED = ("queue", "task", "reason", "fingerprint", "error", "batch")
 _NOT_CANCELLED = Not(Term("reason", (Pattern(("cancelled",)),)))
 
 
@@ -222,7 +223,11 @@ class Selection:
         return replace(where, until_ms=None) if where.until_ms == self.now_ms + 1 else where
 
     def _query(self, lane: Lane, node: Node) -> LaneQuery:
-        return LaneQuery(lane, *split(node, self.now_ms + 1, self.now_ms))
+        where, rest = split(node, self.now_ms + 1, self.now_ms)
+        if where.batch is not None:
+            ids = [where.batch] if isinstance(where.batch, str) else where.batch
+            where = replace(where, batch=with_parts(self._store, ids))
+        return LaneQuery(lane, where, rest)
 
     def _indexed(self, where: Filter, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Group the messages that match `where` by the store's indexes. Stores group fastest without a time bound, so

@@ -13,6 +13,7 @@ import msgspec
 from ...crypto import key_of_text, keys_in
 from ...errors import SelectorError
 from ...fault import Fault
+from ...ids import wholes_of
 from ...message import BLOB, SEALED, Message
 from .terms import (
     ARGS,
@@ -118,6 +119,10 @@ def _fits(term: Term, seen: Candidate) -> bool | None:
         return _text_fits(term.values, message.correlation_id)
     if field == "trace":
         return message.traceparent is not None and _text_fits(term.values, _trace_id(message.traceparent))
+    if field in ("batch", "step"):
+        whole, _, step = (message.batch or "").rpartition("/")
+        names = [step] if field == "step" else wholes_of(message.batch or "")
+        return any(_text_fits(term.values, name) for name in names if whole or field == "batch")
     attribute = getattr(message, field)
     if field in NUMBERS:
         return any(_number_fits(value, attribute) for value in term.values)

@@ -15,7 +15,8 @@ REASONS = (
     "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
 )  # fmt: skip
 TEXTS = (
-    "task", "queue", "error", "reason", "fingerprint", "key", "group", "batch", "id", "text", "correlation", "trace",
+    "task", "queue", "error", "reason", "fingerprint", "key", "group", "batch", "step", "id", "text", "correlation",
+    "trace",
 )  # fmt: skip
 NUMBERS = ("attempt", "redrives", "crashes")
 TIMES = ("age", "failed")

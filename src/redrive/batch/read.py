@@ -1,0 +1,128 @@
+"""Read batches from the store: their states, their counts, and their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from ..errors import Unreadable, Unsupported
+from ..ids import part_id
+from ..message import BatchCounts, Cell
+from ..store import Store
+from ..stores.validation import admit
+from .parts import NOTHING, Part, Seen, summed
+from .state import BatchPhase, BatchState, cell_of, state_in
+
+
+class Whole(Struct, frozen=True):
+    """A batch as read: its cell, the counts of its own members, and its parts by name. `state` is None if the cell is
+    gone or unreadable: `why` says how it is unreadable."""
+
+    id: str
+    cell: Cell | None
+    state: BatchState | None
+    own: BatchCounts
+    parts: Mapping[str, Seen] = NOTHING
+    why: str = ""
+
+    @property
+    def counts(self) -> BatchCounts:
+        """The members of the batch and of its parts."""
+        return summed(self.own, self.parts) if self.parts else self.own
+
+    @property
+    def phase(self) -> BatchPhase:
+        assert self.state is not None, "only a batch with a state has a phase"
+        return self.state.phase(self.own, self.parts)
+
+
+def wholes(store: Store, ids: Sequence[str], *, results: bool = False) -> list[Whole]:
+    """Read these batches, in the order of `ids`. With `results`, also what steps that are done returned, where a later
+    step takes it and it is not stored yet. Raises StoreError."""
+    if not ids:
+        return []
+    cells = store.cells.read([cell_of(id) for id in ids])
+    states = [_state(store, id, cell) for id, cell in zip(ids, cells, strict=True)]
+    parts = [
+        (part_id(id, part.name), part)
+        for id, state in zip(ids, states, strict=True)
+        if isinstance(state, BatchState)
+        for part in state.parts
+    ]
+    counts = iter(store.batch_counts([*ids, *(id for id, _ in parts)]))  # after the cells: never older than the states
+    owns = [next(counts) for _ in ids]
+    seen = iter(_seen(store, parts, [*counts], results))
+    return [
+        Whole(id, cell, None, own, why=state or "")
+        if not isinstance(state, BatchState)
+        else Whole(id, cell, state, own, {part.name: next(seen) for part in state.parts})
+        for id, cell, state, own in zip(ids, cells, states, owns, strict=True)
+    ]
+
+
+def _state(store: Store, id: str, cell: Cell | None) -> BatchState | str | None:
+    try:
+        return state_in(store, id, cell)
+    except Unreadable as error:
+        return str(error)
+
+
+def _seen(
+    store: Store, parts: Sequence[tuple[str, Part]], counts: Sequence[BatchCounts], results: bool
+) -> Iterator[Seen]:
+    nested = {whole.id: whole for whole in wholes(store, [id for id, part in parts if part.nested], results=results)}
+    read = [
+        _nested(part, nested[id]) if part.nested else _step(part, n)
+        for (id, part), n in zip(parts, counts, strict=True)
+    ]
+    wanted = {
+        part.draft.id: at
+        for at, ((_, part), seen) in enumerate(zip(parts, read, strict=True))
+        if results and part.keeps and seen.done and part.result is None and part.draft is not None and part.draft.id
+    }
+    if wanted:
+        for at, message in zip(wanted.values(), store.find([*wanted]), strict=True):
+            if message is not None:
+                read[at] = Seen(read[at].counts, False, True, message.result)
+    return iter(read)
+
+
+def _step(part: Part, counts: BatchCounts) -> Seen:
+    known = part.last if part.done and not counts.total else counts
+    return Seen(known, known.open > 0, part.is_over(known))
+
+
+def _nested(part: Part, whole: Whole) -> Seen:
+    if whole.state is None:  # forgotten seven days after its end
+        return Seen(part.last, whole.cell is not None or not part.begun, part.done)
+    phase = whole.phase
+    is_open = phase in (BatchPhase.FILLING, BatchPhase.RUNNING, BatchPhase.WAITING)
+    return Seen(whole.counts, is_open, phase is BatchPhase.DONE)
+
+
+def with_nested(store: Store, ids: Sequence[str]) -> list[Whole]:
+    """Read these batches and all batches nested in them; those without a readable state are left out."""
+    found, left = list[Whole](), [*ids]
+    while left:
+        read = [whole for whole in wholes(store, left) if whole.state is not None]
+        found += read
+        left = [part_id(w.id, part.name) for w in read for part in (w.state.parts if w.state else ()) if part.nested]
+    return found
+
+
+def with_parts(store: Store, ids: Sequence[str]) -> tuple[str, ...]:
+    """Return the ids of these batches and of all their parts. Raises StoreError."""
+    parts = (part_id(whole.id, name) for whole in with_nested(store, ids) for name in whole.parts)
+    return tuple(dict.fromkeys((*ids, *parts)))
+
+
+def need_counts(store: Store, state: BatchState) -> None:
+    """Raise Unsupported if the store keeps no counts of batches, EnqueueError for a callback that it cannot take."""
+    if not (store.traits.batches and store.traits.cells):
+        raise Unsupported(
+            f"batch {state.name!r}: store {store.traits.name} keeps no counts of batches; put batches into a store on "
+            "SQLite, PostgreSQL or Redis"
+        )
+    callbacks = (state.on_success, state.on_complete, state.on_death)
+    admit([draft for draft in callbacks if draft is not None], store.traits)

@@ -1,0 +1,331 @@
+"""Workflows and nested batches end to end: steps in order, results, deaths that a redrive resumes, and kills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redrive import App, Retry, context
+from redrive.batch import BatchRef
+from redrive.errors import ConfigError, StoreError
+from redrive.message import Discard, Handle, Lane
+
+ONCE = Retry(max_attempts=1)
+
+
+class Shop:
+    """An app with tasks that write down what they ran with; those named in `bad` fail."""
+
+    def __init__(self, url: str) -> None:
+        self.app = app = App(url)
+        self.ran: list[tuple[Any, ...]] = []
+        self.bad: set[Any] = set()
+
+        @app.task(name="shop.charge", retry=ONCE)
+        def charge(order: int, amount: int = 5) -> dict[str, int]:
+            self.note("charge", order)
+            return {"order": order, "amount": amount}
+
+        @app.task(name="shop.book", retry=ONCE)
+        def book(order: int, receipt: dict[str, int]) -> str:
+            self.note("book", order, receipt["amount"])
+            return f"label-{order}"
+
+        @app.task(name="shop.mail", retry=ONCE)
+        def mail(to: str) -> None:
+            self.note("mail", to)
+
+        @app.task(name="shop.close", retry=ONCE)
+        async def close(order: int, label: str = "") -> int:
+            self.note("close", order, label)
+            return order
+
+        @app.task(name="shop.tell")
+        def tell(word: str) -> None:
+            self.note(word)
+
+        self.charge, self.book, self.mail, self.close, self.tell = charge, book, mail, close, tell
+
+    def note(self, *what: Any) -> None:
+        self.ran.append(what)
+        if what[0] in self.bad or what in self.bad:
+            raise ValueError(f"{what[0]} is down")
+
+    def work(self) -> None:
+        self.app.run_worker(drain=True)
+
+    def order(self, number: int, mails: int = 3, **options: Any) -> BatchRef:
+        w = self.app.workflow(name="order", key=f"order:{number}", **options)
+        paid = w.step(self.charge, number, amount=7)
+        label = w.step(self.book, number, paid.result)
+        mails_ = w.map(self.mail, [f"{number}-{n}" for n in range(mails)], tolerate=1).after(label)
+        w.step(self.close, number, label=label.result).after(mails_)
+        return w.enqueue()
+
+    @property
+    def callbacks(self) -> Any:
+        return {f"on_{word}": self.tell.draft(word) for word in ("success", "complete", "death")}
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    made = Shop("memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/work.db")
+    yield made
+    made.app.store.close()
+
+
+def states(ref: BatchRef) -> dict[str, str]:
+    return {part.name: part.state.value for part in ref.info().parts}
+
+
+def adds_up(ref: BatchRef) -> bool:
+    counts = ref.counts
+    return counts.total == counts.open + counts.done + counts.failed + counts.duplicate
+
+
+def test_steps_run_in_order_and_take_the_results_of_earlier_ones(shop: Shop) -> None:
+    ref = shop.order(1, **shop.callbacks)
+    assert states(ref) == {
+        "shop.charge": "running", "shop.book": "waiting", "shop.mail": "waiting", "shop.close": "waiting",
+    }  # fmt: skip
+    shop.work()
+    assert shop.ran[:2] == [("charge", 1), ("book", 1, 7)]
+    assert sorted(shop.ran[2:5]) == [("mail", f"1-{n}") for n in range(3)]
+    assert shop.ran[5] == ("close", 1, "label-1")
+    assert sorted(shop.ran[6:]) == [("complete",), ("success",)]
+    assert ref.state == "done" and set(states(ref).values()) == {"done"}
+    assert ref.counts.total == ref.counts.done == 6
+    assert shop.app.store.changed_batches() == []
+
+
+def test_a_step_that_dies_withholds_the_later_ones_until_its_redrive_resumes_the_workflow(shop: Shop) -> None:
+    shop.bad = {"book"}
+    refs = [shop.order(n, **shop.callbacks) for n in range(20)]
+    shop.work()
+    assert {ref.state for ref in refs} == {"partial"}
+    assert shop.ran.count(("complete",)) == shop.ran.count(("death",)) == 20
+    assert not [what for what in shop.ran if what[0] in ("mail", "close", "success")]
+    shop.bad = {("book", 3, 7)}
+    plan = shop.app.dlq.select("step:shop.book").plan(canary=2, rate="1000/s")
+    assert plan.plan.total == 20
+    plan.start(reason="the carrier is back")
+    shop.work()
+    ends = [ref.state for ref in refs]
+    assert ends.count("done") == 19 and ends[3] == "partial"
+    assert shop.ran.count(("success",)) == 19
+    charges = [what for what in shop.ran if what[0] == "charge"]
+    assert len(charges) == len(set(charges)) == 20, "no step that was done runs again"
+    assert len([what for what in shop.ran if what[0] == "close"]) == 19
+
+
+def test_a_selector_of_a_batch_takes_the_members_of_its_parts(shop: Shop) -> None:
+    shop.bad = {"book"}
+    first, second = shop.order(1), shop.order(2)
+    shop.work()
+    for text, expected in [
+        (f"batch:{first.id}", 1), (f"batch:{first.id}/shop.book", 1), (f"batch:{first.id}/shop.charge", 0),
+        ("step:shop.book", 2), ("step:*", 2), (f"batch:{second.id} step:shop.book", 1), (f"-batch:{first.id}", 1),
+        (f"step:shop.book -batch:{first.id}", 1), (f"batch:{first.id[:8]}*", 1),
+    ]:  # fmt: skip
+        selection = shop.app.dlq.select(text)
+        assert selection.count() == len(list(selection)) == expected, text
+    assert [m.task for m in first.members()] == ["shop.book"]
+
+
+def test_a_map_of_many_is_put_in_parts_once_it_begins(shop: Shop) -> None:
+    shop.bad = {("mail", "1-17")}
+    ref = shop.order(1, mails=1_100)
+    shop.work()
+    mails = [what for what in shop.ran if what[0] == "mail"]
+    assert len(mails) == len(set(mails)) == 1_100
+    assert ref.state == "done" and ref.counts.dead == 1, "one failure is tolerated"
+    assert shop.ran[-1] == ("close", 1, "label-1")
+    stored = [f"batch-drafts/{ref.id}/shop.mail/{n}" for n in range(5)]
+    assert shop.app.store.cells.read(stored) == [None] * 5
+
+
+def test_a_map_that_begins_at_once_and_an_empty_one(shop: Shop) -> None:
+    w = shop.app.workflow(name="mails", on_success=shop.tell.draft("success"))
+    w.map(shop.mail, [f"{n}" for n in range(700)])
+    nothing = w.map(shop.mail, [])
+    w.step(shop.close, 1).after(nothing)
+    ref = w.enqueue()
+    assert ref.counts.total == 701
+    shop.work()
+    assert ref.state == "done" and ref.counts.done == 701 and shop.ran[-1] == ("success",)
+
+
+def test_a_key_makes_a_workflow_unique(shop: Shop) -> None:
+    first = shop.order(1)
+    again = shop.order(1)
+    assert again.id == first.id and again.duplicate and not first.duplicate
+    shop.work()
+    assert shop.order(1).duplicate
+    assert shop.ran.count(("charge", 1)) == 1
+
+
+def test_a_cancelled_workflow_begins_no_more_steps(shop: Shop) -> None:
+    ref = shop.order(1, **shop.callbacks)
+    assert ref.cancel(reason="sold out") == 1
+    shop.work()
+    assert ref.state == "cancelled" and states(ref)["shop.close"] == "cancelled"
+    assert shop.ran == [("complete",)]
+
+
+def test_a_discard_that_waives_lets_the_later_steps_begin(shop: Shop) -> None:
+    shop.bad = {"mail"}
+    ref = shop.order(1, mails=2)
+    shop.work()
+    assert ref.state == "partial"
+    dead = list(ref.members())
+    shop.app.store.triage([Handle(m.id, m.redrives, Lane.DEAD) for m in dead], Discard("we told them", waive=True))
+    shop.work()
+    assert ref.state == "done" and shop.ran[-1] == ("close", 1, "label-1")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda s, w: None, "has 0 steps"),
+        (lambda s, w: (a := w.step(s.mail, "a")).after(w.step(s.mail, "b").after(a)), "wait for each other"),
+        (lambda s, w: w.step(s.mail, "a").after(s.app.workflow(name="other").step(s.mail, "b")), "another workflow"),
+        (lambda s, w: w.map(s.mail, ["a"]).result, "several messages"),
+        (lambda s, w: w.step(s.mail, "a").named("x/y"), "without '/'"),
+        (lambda s, w: (w.step(s.mail, "a").named("a"), w.step(s.mail, "b").named("a")), "no other step has"),
+        (lambda s, w: w.step(s.book, 1, w.step(s.charge.using(key="k"), 1).result), "has key="),
+    ],
+)
+def test_what_makes_no_workflow_is_refused(shop: Shop, make: Any, why: str) -> None:
+    w = shop.app.workflow(name="order")
+    with pytest.raises(ConfigError, match=why):
+        make(shop, w)
+        w.enqueue()
+    assert shop.app.store.counts().ready == 0
+
+
+def test_steps_of_one_task_get_names_of_their_own(shop: Shop) -> None:
+    w = shop.app.workflow(name="mails")
+    first = w.step(shop.mail, "a")
+    second = w.step(shop.mail, "b").after(first).named("second")
+    third = w.step(shop.mail, "c").after(second)
+    assert [step.name for step in (first, second, third)] == ["shop.mail", "second", "shop.mail-2"]
+    ref = w.enqueue()
+    shop.work()
+    assert ref.state == "done" and shop.ran == [("mail", "a"), ("mail", "b"), ("mail", "c")]
+
+
+# -- nested batches
+
+
+def test_batches_in_batches_are_waited_for_on_two_levels(shop: Shop) -> None:
+    app = shop.app
+
+    @app.task(name="walk")
+    def walk(level: int) -> None:
+        shop.note("walk", level)
+        if level:
+            batch = context().batch
+            assert batch is not None
+            batch.add(*(walk.draft(level - 1) for _ in range(3)))
+
+    inner = app.batch([walk.draft(2)], name="inner", on_success=shop.tell.draft("inner"))
+    middle = app.batch([shop.mail.draft("m"), inner], name="middle", on_success=shop.tell.draft("middle"))
+    outer = app.batch([shop.mail.draft("o"), middle], name="outer", on_success=shop.tell.draft("outer"))
+    ref = outer.enqueue()
+    shop.work()
+    assert ref.state == "done" and ref.counts.done == ref.counts.total == 2 + 1 + 3 + 9
+    told = [what[0] for what in shop.ran if what[0] in ("inner", "middle", "outer")]
+    assert told == ["inner", "middle", "outer"]
+    assert [info.id for info in app.batches()] == [ref.id]
+
+
+def test_a_nested_batch_with_a_death_keeps_the_outer_one_from_success_until_its_redrive(shop: Shop) -> None:
+    shop.bad = {("mail", "x")}
+    inner = shop.app.batch([shop.mail.draft("x"), shop.mail.draft("y")], name="inner")
+    with shop.app.batch(name="outer", **shop.callbacks) as outer:
+        outer.add(shop.mail.draft("z"), inner)
+        outer.add(shop.app.batch([], name="nothing"))
+    shop.work()
+    ref = outer.ref
+    assert ref.state == "partial" and states(ref) == {"inner": "partial", "nothing": "done"} and adds_up(ref)
+    shop.bad = set()
+    shop.app.dlq.select(f"batch:{ref.id}").plan(canary=0).start(reason="mended")
+    shop.work()
+    assert ref.state == "done" and ref.counts.done == 3
+    words = [what[0] for what in shop.ran if what[0] != "mail"]
+    assert sorted(words) == ["complete", "complete", "death", "success"]
+
+
+def test_a_nested_batch_that_is_not_filled_holds_the_outer_one(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    def drafts(cut: bool) -> Iterator[Any]:
+        yield shop.mail.draft("a")
+        if cut:
+            raise KeyboardInterrupt
+        yield shop.mail.draft("b")
+
+    def outer(cut: bool) -> Any:
+        inner = shop.app.batch(drafts(cut), name="inner")
+        return shop.app.batch([shop.mail.draft("z"), inner], name="outer", key="k", **shop.callbacks)
+
+    with pytest.raises(KeyboardInterrupt):
+        outer(cut=True).enqueue()
+    shop.work()
+    assert shop.ran == [("mail", "z")]
+    ref = outer(cut=False).enqueue()
+    shop.work()
+    assert ref.state == "done" and ref.counts.total == 3
+    assert sorted(what[0] for what in shop.ran) == ["complete", "mail", "mail", "mail", "success"]
+
+
+def test_a_nested_batch_is_refused_in_a_transaction_and_under_a_name_twice(shop: Shop) -> None:
+    nested = shop.app.batch([], name="n")
+    with pytest.raises(ConfigError, match="without tx="):
+        shop.app.batch([nested], name="outer").enqueue(tx=object())
+    with pytest.raises(ConfigError, match="two parts"):
+        shop.app.batch([shop.app.batch([], name="n"), shop.app.batch([], name="n")], name="outer").enqueue()
+    with pytest.raises(ConfigError, match="no '/'"):
+        shop.app.batch([shop.app.batch([], name="n/m")], name="outer").enqueue()
+
+
+# -- kills
+
+
+def test_a_worker_that_fails_at_any_store_call_leaves_a_workflow_that_ends(tmp_path: Path) -> None:
+    """Each call of the store fails once after it was done, as if its answer was lost; a sweep does the rest."""
+    step = ended = 0
+    while not ended:
+        step += 1
+        shop = Shop(f"sqlite:///{tmp_path}/{step}.db")
+        shop.order(1, mails=300, **shop.callbacks)
+        ended = not _cut(shop, step)
+        shop.work()
+        assert shop.app.batches()[0].state == "done", step
+        runs = [what for what in shop.ran if what[0] in ("success", "complete", "close")]
+        assert sorted(set(runs)) == [("close", 1, "label-1"), ("complete",), ("success",)], step
+        shop.app.store.close()
+    assert step > 5
+
+
+def _cut(shop: Shop, step: int) -> bool:
+    """Work until the store's `step`-th put loses its answer; False if there are fewer."""
+    store, calls = shop.app.store, 0
+    real = type(shop.app).put
+
+    def put(self: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        done = real(self, *args, **kwargs)
+        calls += 1
+        if calls == step:
+            raise StoreError("the answer is lost")
+        return done
+
+    type(shop.app).put = put  # type: ignore[method-assign]
+    try:
+        shop.work()
+    finally:
+        type(shop.app).put = real  # type: ignore[method-assign]
+    assert store is shop.app.store
+    return calls >= step
