@@ -1,7 +1,9 @@
 """Batches: messages that are waited for together, with callbacks for their end.
 
 - `state`: what is stored about a batch beside its counts
-- `advance`: which callbacks are due now. Pure
+- `advance`: which callbacks are due now, and which steps begin. Pure
+- `parts`: nested batches, and the steps of a workflow, of which some begin after others. Pure
+- `read`: a batch with its counts and its parts
 - `follow`: put the callbacks that are due, in one commit with the new state
 - `ref`: follow a batch by its ref
 - `fill`: fill a batch with members
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 from .fill import Batch, batch
 from .follow import BatchApp, Complain, follow
-from .ref import BatchInfo, BatchRef, infos, listed
+from .ref import BatchInfo, BatchRef, PartInfo, ids_above, infos, listed, roots
 from .state import BatchPhase
 
 __all__ = [
@@ -24,8 +26,11 @@ __all__ = [
     "BatchPhase",
     "BatchRef",
     "Complain",
+    "PartInfo",
     "batch",
     "follow",
+    "ids_above",
     "infos",
     "listed",
+    "roots",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -151,10 +151,14 @@ def listed(store: Store, *, after: str = "", limit: int = 100) -> list[BatchInfo
 
 
 def ids_above(store: Store, after: str, limit: int) -> list[str]:
-    """Return ids of batches with members that are no parts, sorted, above `after`; empty at the end. At least one more
-    may follow a shorter list."""
-    ids = store.batch_ids(after=after and after + _AFTER_PARTS, limit=limit)
-    return [*dict.fromkeys(id.split("/")[0] for id in ids)]
+    """Return ids of batches with members, sorted, above `after`, and not those of their parts. Only an empty list is
+    the end: `limit` ids of parts are fewer batches."""
+    return roots(store.batch_ids(after=after and after + _AFTER_PARTS, limit=limit))
+
+
+def roots(ids: Iterable[str]) -> list[str]:
+    """Return the batches that these are, or are parts of, each once."""
+    return [*dict.fromkeys(id.partition("/")[0] for id in ids)]
 
 
 def infos(store: Store, ids: Sequence[str]) -> list[BatchInfo]:

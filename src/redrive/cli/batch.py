@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from ..batch import BatchInfo, BatchPhase, BatchRef, infos
+from ..batch import BatchInfo, BatchPhase, BatchRef, ids_above, infos
 from ..errors import ConfigError
 from ..present.batches import batch_record
 from ..present.commands import program
@@ -61,7 +61,7 @@ def list_(opened: OpenedStore, out: Output, name: str | None, state: str | None,
 
 def _all(store: Store) -> Iterator[BatchInfo]:
     after = ""
-    while ids := store.batch_ids(after=after, limit=PAGE):
+    while ids := ids_above(store, after, PAGE):
         yield from infos(store, ids)
         after = ids[-1]
 
@@ -70,9 +70,12 @@ def _all(store: Store) -> Iterator[BatchInfo]:
 @click.argument("id")
 @at_store()
 def show(opened: OpenedStore, out: Output, id: str) -> None:
-    """Show a batch, and where its dead members are."""
-    _, info = _found(opened.store, id)
-    out.record(batch_record(info))
+    """Show a batch, its steps and nested batches, and where its dead members are."""
+    _, info = found(opened.store, id)
+    record = batch_record(info)
+    out.record({**record, "parts": [part["name"] for part in record["parts"]]} if out.is_table else record)
+    if info.parts and out.is_table:
+        note(f"its parts: {program()} workflow show {id}")
     if info.counts.dead and out.is_table:
         note(f"{info.counts.dead} dead: {program()} dlq list batch:{id}")
 
@@ -83,7 +86,7 @@ def show(opened: OpenedStore, out: Output, id: str) -> None:
 @at_store()
 def cancel(opened: OpenedStore, out: Output, id: str, actor: str | None, reason: str) -> None:
     """End the waiting members of a batch, and ask the running ones to stop. A partial batch is given up."""
-    ref, info = _found(opened.store, id)
+    ref, info = found(opened.store, id)
     if not info.counts.open and info.state is not BatchPhase.FILLING:
         done = info.state is BatchPhase.DONE
         note(f"nothing is open in batch {id}: " + ("it is done" if done else "it is given up, and what is dead stays"))
@@ -91,7 +94,8 @@ def cancel(opened: OpenedStore, out: Output, id: str, actor: str | None, reason:
     out.record({**batch_record(ref.info()), "ended_now": count})
 
 
-def _found(store: Store, id: str) -> tuple[BatchRef, BatchInfo]:
+def found(store: Store, id: str) -> tuple[BatchRef, BatchInfo]:
+    """Return the batch with this id. Raises Failure if there is none."""
     ref = BatchRef(id, store)
     try:
         return ref, ref.info()

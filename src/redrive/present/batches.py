@@ -1,17 +1,19 @@
-"""Batches as records."""
+"""Batches and workflows as records, and the steps of a workflow as lines."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .formats import timestamp
 
 if TYPE_CHECKING:
-    from ..batch import BatchInfo
+    from ..batch import BatchInfo, PartInfo
 
 
 def batch_record(info: BatchInfo) -> dict[str, Any]:
-    """Return a batch as a record: its state, and its members by what became of them, which add up to `total`."""
+    """Return a batch as a record: its state, its members by what became of them, which add up to `total`, and its
+    parts, each after those that it waits for."""
     counts = info.counts
     return {
         "state": info.state.value,
@@ -28,4 +30,30 @@ def batch_record(info: BatchInfo) -> dict[str, Any]:
         "created_at": timestamp(info.created_ms),
         "ended_at": timestamp(info.ended_ms),
         "id": info.id,
+        "parts": [_part_record(part) for part in info.parts],
     }
+
+
+def _part_record(part: PartInfo) -> dict[str, Any]:
+    counts = part.counts
+    failed = {"dead": counts.dead, "quarantine": counts.quarantine, "cancelled": counts.cancelled}
+    return {
+        "name": part.name,
+        "state": part.state.value,
+        "kind": "batch" if part.nested else "step",
+        "after": [*part.after],
+        "total": counts.total,
+        "open": counts.open,
+        "done": counts.done,
+        **failed,
+        "discarded": counts.discarded,
+        "id": part.id,
+    }
+
+
+def drawn(parts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield each part's name, indented below the last of the steps that it begins after, and its record."""
+    depth = dict[str, int]()
+    for part in parts:
+        depth[part["name"]] = level = 1 + max((depth[name] for name in part["after"]), default=-1)
+        yield "   " * (level - 1) + ("└─ " if level else "") + part["name"], part

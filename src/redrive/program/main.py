@@ -43,6 +43,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "job": "Show, list and cancel messages.",
         "queue": "List, pause, resume and purge queues.",
         "batch": "List and show batches of messages that are waited for together; cancel one.",
+        "workflow": "Show the steps of a workflow, with the members of each.",
         "group": "List groups, set their widths, resume blocked ones.",
         "flow": "Show breakers, budgets and limits of dependencies; hold breakers open or closed.",
         "dlq": "List, show, group, edit and retry dead messages; plan redrives and apply them.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ..batch import BatchInfo, BatchPhase, infos
+from ..batch import BatchInfo, BatchPhase, infos, roots
 from ..store import Store
 from .hold import words
 from .record import Need
@@ -30,7 +30,7 @@ def read_batches(store: Store) -> ReadBatches:
     unread = len(ids) > READ_MAX
     if unread:
         ids = [*dict.fromkeys([*ids[:READ_MAX], *store.changed_batches(limit=READ_MAX)])]
-    return ReadBatches(infos(store, ids), unread)
+    return ReadBatches(infos(store, roots(ids)), unread)
 
 
 def batch_needs(batches: Sequence[BatchInfo], now_ms: int) -> Iterator[Need]:

@@ -109,7 +109,7 @@ def test_a_step_that_dies_withholds_the_later_ones_until_its_redrive_resumes_the
     assert shop.ran.count(("complete",)) == shop.ran.count(("death",)) == 20
     assert not [what for what in shop.ran if what[0] in ("mail", "close", "success")]
     shop.bad = {("book", 3, 7)}
-    plan = shop.app.dlq.select("step:shop.book").plan(canary=2, rate="1000/s")
+    plan = shop.app.dlq.select("step:shop.book").plan(canary=2, slow_start=False, rate="1000/s")
     assert plan.plan.total == 20
     plan.start(reason="the carrier is back")
     shop.work()
@@ -200,9 +200,13 @@ def test_a_discard_that_waives_lets_the_later_steps_begin(shop: Shop) -> None:
 )
 def test_what_makes_no_workflow_is_refused(shop: Shop, make: Any, why: str) -> None:
     w = shop.app.workflow(name="order")
-    with pytest.raises(ConfigError, match=why):
+
+    def enqueue() -> None:
         make(shop, w)
         w.enqueue()
+
+    with pytest.raises(ConfigError, match=why):
+        enqueue()
     assert shop.app.store.counts().ready == 0
 
 

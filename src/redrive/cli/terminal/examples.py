@@ -31,6 +31,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "batch": ("batch list --state partial", "batch show BATCH"),
     "batch list": ("batch list", "batch list --name sync --state partial"),
     "batch show": ("batch show BATCH",),
+    "workflow": ("workflow show BATCH",),
+    "workflow show": ("workflow show BATCH",),
     "batch cancel": ('batch cancel BATCH --reason "the list was wrong"',),
     "group": ("group list crm --blocked",),
     "group list": ("group list crm --blocked",),

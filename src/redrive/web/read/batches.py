@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...batch import BatchInfo, BatchPhase, BatchRef, infos
+from ...batch import BatchInfo, BatchPhase, BatchRef, ids_above, infos
 from ...errors import ConfigError
-from ...present.batches import batch_record
+from ...present.batches import batch_record, drawn
 from ..ask import PageRequest, Problem, Record
 
 ROWS = 50  # number of batches on a page
@@ -43,13 +43,13 @@ def _page(ask: PageRequest, state: str) -> tuple[Sequence[BatchInfo], str | None
     if missing(ask):
         return rows, None
     for _ in range(READ_MAX // ROWS):
-        ids = ask.store.batch_ids(after=after, limit=ROWS)
+        ids = ids_above(ask.store, after, ROWS)
         for info in infos(ask.store, ids):
             if not state or info.state.value == state:
                 rows.append(info)
                 if len(rows) == ROWS:
                     return rows, info.id
-        if len(ids) < ROWS:
+        if not ids:
             return rows, None
         after = ids[-1]
     return rows, after
@@ -58,8 +58,10 @@ def _page(ask: PageRequest, state: str) -> tuple[Sequence[BatchInfo], str | None
 def batch(ask: PageRequest) -> Record:
     """Return one batch: its state, and its members by what became of them."""
     info = batch_of(ask, ask.path["id"]).info()
+    record = batch_record(info)
     return {
-        **batch_record(info),
+        **record,
+        "parts": [{**part, "drawn": text} for text, part in drawn(record["parts"])],
         "can": {"cancel": info.may_be_cancelled},
         "command": ask.command("batch", "show", info.id),
     }
