@@ -35,6 +35,7 @@ PROGRAMS = {
     "mender": "edits",
     "member": "members",
     "filler": "members",
+    "planner": "members",
 }  # the module of each role
 
 

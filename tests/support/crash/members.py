@@ -1,5 +1,5 @@
-"""The programs that test_batches starts and kills: `python -m tests.support.crash.members member|filler PLAN`, and what
-the journal and the store say of their batch in the end.
+"""The programs that test_batches and test_workflows start and kill, `python -m tests.support.crash.members
+member|filler|planner PLAN`, and what the journal and the store say of their batch or workflow in the end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tests.support.crash.ledger import Journal, handled, read, url_of
 from tests.support.crash.programs import Plan, hook
 
 import redrive
+import redrive.workflow
 from redrive import Context
 from redrive.batch import BatchRef
 
@@ -40,7 +41,35 @@ def make_app(place: Path, journal: Journal) -> redrive.App:
     def heard(c: Context, word: str) -> None:
         journal.write("callback", c.message_id, note=word)
 
+    @app.task(name="first", poison=redrive.Poison(10))
+    def first(n: int) -> list[int]:
+        return [n, n + 1]
+
+    @app.task(name="second", ctx=True, retry=redrive.Retry(max_attempts=1), poison=redrive.Poison(10))
+    def second(c: Context, numbers: list[int]) -> int:
+        if not (place / "mended").exists():
+            raise redrive.Reject("not yet")
+        return sum(numbers)
+
+    @app.task(name="each", ctx=True, poison=redrive.Poison(10))
+    def each(c: Context, n: int) -> None:
+        journal.write("callback", c.message_id, note="each")
+
+    @app.task(name="last", ctx=True, poison=redrive.Poison(10))
+    def last(c: Context, total: int) -> None:
+        journal.write("callback", c.message_id, note=f"last {total}")
+
     return app
+
+
+def workflow_of(app: redrive.App, count: int) -> redrive.workflow.Workflow:
+    """first → second → last, and `count` messages of `each` between second and last."""
+    first, second, each, last, heard = (app.tasks[name] for name in ("first", "second", "each", "last", "heard"))
+    callbacks = {f"on_{word}": heard.draft(word) for word in ("success", "complete", "death")}
+    w = app.workflow(name="crash", key=KEY, **callbacks)
+    summed = w.step(second, w.step(first, 3).result)
+    w.step(last, summed.result).after(w.map(each, range(count)).after(summed))
+    return w
 
 
 def batch_of(app: redrive.App, members: int) -> redrive.batch.Batch:
@@ -63,6 +92,8 @@ def work(role: str, plan: Plan) -> None:
     hook(store, journal, plan)
     if role == "filler":
         batch_of(app, plan.count).enqueue()
+    elif role == "planner":
+        workflow_of(app, plan.count).enqueue()
     else:
         app.run_worker(concurrency=plan.concurrency, prefetch=plan.prefetch, lease=plan.lease, drain=plan.drain)
     store.close()
