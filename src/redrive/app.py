@@ -283,7 +283,7 @@ class App(ReadModel):
         on_complete: Draft | None = None,
         on_death: Draft | None = None,
     ) -> Workflow:
-        """Return a workflow: steps of which some begin after others, and that are enqueued together.
+        """Return a workflow: steps that are enqueued together, each to begin once those that it needs are done.
 
             w = app.workflow(name="order", key=f"order:{number}")
             paid = w.step(charge, number, amount)

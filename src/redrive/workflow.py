@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
-from graphlib import CycleError, TopologicalSorter
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
 
-import msgspec
-from msgspec.structs import replace
-
-from .batch.advance import advance
-from .batch.fill import new_state, raise_refused, tolerance
-from .batch.follow import follow
-from .batch.parts import PARTS_MAX, RESULT_KEPT_MS, Part
-from .batch.read import need_counts, wholes
-from .batch.ref import BatchRef
-from .batch.state import BatchState, chunk_swap, swap_of
+from .batch import BatchRef, BatchState, PlannedStep, enqueue_steps, new_state, tolerance
 from .chain import Awaited
 from .enqueue import Bound
-from .errors import ConfigError, Conflict
-from .ids import new_id, part_id
-from .message import Draft, Swap
+from .errors import ConfigError
+from .message import Draft
 from .registry import Registry
 from .run_context import current, refuse_loop
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 T = TypeVar("T")
-CHUNK_MAX = 250  # members of a step that are stored in one cell, and put in one commit
-CHUNK_BYTES = 200_000
 
 
 class StepResult(Awaited):
@@ -126,74 +113,24 @@ class Workflow:
         return self._enqueue(tx) if tx is not None else await asyncio.to_thread(self._enqueue, None)
 
     def _enqueue(self, tx: Any) -> BatchRef:
-        store, id = self._app.store, self._state.id
-        need_counts(store, self._state)
-        (found,) = wholes(store, [id])
-        if found.state is not None:
-            return BatchRef(id, store, True)
-        chunks = {step.name: [*_chunks(step._drafts)] for step in self._steps}
-        parts = self._parts(chunks)
-        made = advance(
-            replace(self._state, sealed=True, filled_ms=store.now_ms(), parts=parts), found.own, store.now_ms()
-        )
-        state, members = made.state, list[Draft]()
-        first = next((part for part in state.parts if part.feeds), None)
-        if first is not None:  # what is put now makes sure that a look follows, which puts the rest
-            members = [replace(draft, batch=part_id(id, first.name)) for draft in chunks[first.name][0]]
-            state = replace(state, parts=tuple(replace(p, put=1) if p is first else p for p in state.parts))
-        for part in state.parts:
-            for n in range(part.put, part.chunks):
-                self._store(chunk_swap(store, id, part.name, n, chunks[part.name][n]), tx)
-        drafts = [*made.steps, *made.callbacks, *members]
-        if self._app.tracing is not None:
-            drafts = [*self._app.tracing.stamp(drafts)]
-        try:
-            self._app.put(drafts, swaps=[swap_of(store, state, found.cell)], tx=tx)
-        except Conflict:
-            if tx is not None:
-                raise
-            return BatchRef(id, store, True)  # another producer with the same key was faster
-        if first is not None and tx is None:
-            follow(self._app, [id], raise_refused)
-        return BatchRef(id, store)
-
-    def _store(self, swap: Swap, tx: Any) -> None:
-        (cell,) = self._app.store.cells.read([swap.key])  # there after a producer with the same key was killed
-        self._app.put([], swaps=[replace(swap, version=0 if cell is None else cell.version)], tx=tx)
-
-    def _parts(self, chunks: dict[str, list[list[Draft]]]) -> tuple[Part, ...]:
-        """Return the steps as parts, each after those that it waits for."""
-        if not 0 < len(self._steps) <= PARTS_MAX:
-            raise ConfigError(f"workflow {self._state.name!r} has {len(self._steps)} steps: expected 1 to {PARTS_MAX}")
-        try:
-            order = [*TopologicalSorter({step: [*step._after] for step in self._steps}).static_order()]
-        except CycleError as error:
-            names = " → ".join(step.name for step in error.args[1])
-            raise ConfigError(f"workflow {self._state.name!r} has steps that wait for each other: {names}") from None
         kept = {step for other in self._steps for step in other._awaits.values()}
-        return tuple(
-            Part(
-                step.name,
-                after=tuple(other.name for other in step._after),
-                draft=None if step._draft is None else self._stored(step._draft, step, step in kept),
-                awaits={argument: other.name for argument, other in step._awaits.items()},
-                chunks=len(chunks[step.name]),
-                tolerance=step._tolerance,
-                keeps=step in kept,
-            )
-            for step in order
+        return enqueue_steps(
+            self._app,
+            self._state,
+            [
+                PlannedStep(
+                    step.name,
+                    step._draft,
+                    step._drafts,
+                    tuple(other.name for other in step._after),
+                    {argument: other.name for argument, other in step._awaits.items()},
+                    step._tolerance,
+                    step in kept,
+                )
+                for step in self._steps
+            ],
+            tx,
         )
-
-    def _stored(self, draft: Draft, step: Step[Any], keeps: bool) -> Draft:
-        draft = replace(draft, correlation_id=draft.correlation_id or self._state.id)
-        if not keeps:
-            return draft
-        if draft.key is not None:
-            raise ConfigError(
-                f"step {step.name!r} has key=, and a duplicate has no result for later steps: leave it out"
-            )
-        keep_ms = max(draft.keep_ms, RESULT_KEPT_MS)
-        return replace(draft, keep_ms=keep_ms, id=new_id(self._app.store.now_ms()))
 
     def _add(self, name: str, draft: Draft | None, drafts: Sequence[Draft] = ()) -> Step[Any]:
         made = Step[Any](self, self._free(name.replace("/", "."), "-"), draft, drafts)
@@ -225,16 +162,3 @@ def workflow(
 ) -> Workflow:
     """See `App.workflow`."""
     return Workflow(app, new_state(app, name, key, on_success, on_complete, on_death))
-
-
-def _chunks(drafts: Sequence[Draft]) -> Iterator[list[Draft]]:
-    chunk, size = list[Draft](), 0
-    for draft in drafts:
-        bytes = len(msgspec.json.encode(draft))
-        if chunk and (len(chunk) == CHUNK_MAX or size + bytes > CHUNK_BYTES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(draft)
-        size += bytes
-    if chunk:
-        yield chunk

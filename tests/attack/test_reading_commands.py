@@ -107,6 +107,7 @@ class Scene:
             "cost": [["--messages", "1M"]],
             "dlq group": [[FP]],
             "batch show": [[self.batch]],
+            "workflow show": [[self.batch]],
             "group list": [["crm"]],
             "flow show": [["crm"]],
             "run show": [[self.run]],

@@ -50,6 +50,7 @@ CHANGES_NOTHING = {
     "policy list", "policy preview", "queue list", "run failures", "run list", "run show", "run watch", "schedule list",
     "schedule next", "scheduler", "schema export", "status", "store check", "store doctor", "store info", "store sql",
     "store upgrade", "top", "version", "worker", "workers list", "doctor", "history", "slo", "upcoming", "watch",
+    "workflow show",
     "web",
 }  # fmt: skip
 IN_SQS = {"dlq ingest", "dlq move"}  # tests/aws/test_sqs_triage.py holds these

@@ -141,6 +141,7 @@ def _batched(shop: Shop) -> None:
 
 PREPARED: dict[str, Callable[[Shop], None]] = {
     "batch": _batched,
+    "workflow": _batched,
     "alerts unmute": _muted,
     "group resume": _blocked,
     "run resume": _paused,

@@ -2,11 +2,12 @@
 
 - `state`: what is stored about a batch beside its counts
 - `advance`: which callbacks are due now, and which steps begin. Pure
-- `parts`: nested batches, and the steps of a workflow, of which some begin after others. Pure
+- `parts`: nested batches, and the steps of a workflow, which begin one after another. Pure
 - `read`: a batch with its counts and its parts
 - `follow`: put the callbacks that are due, in one commit with the new state
 - `ref`: follow a batch by its ref
 - `fill`: fill a batch with members
+- `steps`: enqueue the steps of a workflow as parts
 
 The store counts the members, in the commits that move them (`Store.batch_counts`). Only the calls for callbacks are
 here. Most queues call this a batch; it is not a message with several records (`App.enqueue_many` puts these at once).
@@ -14,10 +15,12 @@ here. Most queues call this a batch; it is not a message with several records (`
 
 from __future__ import annotations
 
-from .fill import Batch, batch
+from .fill import Batch, batch, new_state, tolerance
 from .follow import BatchApp, Complain, follow
+from .read import with_parts
 from .ref import BatchInfo, BatchRef, PartInfo, ids_above, infos, listed, roots
-from .state import BatchPhase
+from .state import BatchPhase, BatchState
+from .steps import PlannedStep, enqueue_steps
 
 __all__ = [
     "Batch",
@@ -25,12 +28,18 @@ __all__ = [
     "BatchInfo",
     "BatchPhase",
     "BatchRef",
+    "BatchState",
     "Complain",
     "PartInfo",
+    "PlannedStep",
     "batch",
+    "enqueue_steps",
     "follow",
     "ids_above",
     "infos",
     "listed",
+    "new_state",
     "roots",
+    "tolerance",
+    "with_parts",
 ]

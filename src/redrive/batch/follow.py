@@ -13,7 +13,7 @@ from ..ids import wholes_of
 from ..message import BatchCounts, BatchMark, Draft, PutResult, Swap
 from ..store import Store
 from .advance import Advance, advance
-from .read import Whole, wholes
+from .read import WholeBatch, wholes
 from .state import KEPT_MS, stored_drafts, swap_of
 
 Complain = Callable[[str, str], None]  # takes the id of a batch, and why its callbacks cannot be put
@@ -32,7 +32,7 @@ class Due(Struct, frozen=True):
     """A batch as read, and what it calls for: callbacks, messages of steps, and members from a stored list, whose cell
     goes with them."""
 
-    whole: Whole
+    whole: WholeBatch
     made: Advance
     members: tuple[Draft, ...] = ()
     swaps: tuple[Swap, ...] = ()
@@ -52,7 +52,7 @@ def follow(app: BatchApp, ids: Sequence[str], complain: Complain) -> None:
         if any("/" in id for id in asked)
         else [*asked]
     )
-    settled = dict[str, Whole]()  # nothing is due for these now
+    settled = dict[str, WholeBatch]()  # nothing is due for these now
     for depth in sorted({id.count("/") for id in left}, reverse=True):  # a part before what it is a part of
         again = [id for id in left if id.count("/") == depth]
         while again:
@@ -62,7 +62,7 @@ def follow(app: BatchApp, ids: Sequence[str], complain: Complain) -> None:
         app.store.mark_batches(marks)
 
 
-def _advance(app: BatchApp, ids: Sequence[str], complain: Complain, settled: dict[str, Whole]) -> list[str]:
+def _advance(app: BatchApp, ids: Sequence[str], complain: Complain, settled: dict[str, WholeBatch]) -> list[str]:
     """Put what is due for these batches, and note which are settled; return those with members still to put."""
     again = list[str]()
     most = app.store.traits.batch_max // 4  # a batch may have three callbacks
@@ -83,7 +83,7 @@ def _advance(app: BatchApp, ids: Sequence[str], complain: Complain, settled: dic
     return again
 
 
-def _due(store: Store, whole: Whole, complain: Complain) -> Due | None:
+def _due(store: Store, whole: WholeBatch, complain: Complain) -> Due | None:
     """Return what a batch calls for; None for nothing."""
     assert whole.state is not None
     made = advance(whole.state, whole.own, store.now_ms(), whole.parts)
@@ -120,7 +120,7 @@ def _put(app: BatchApp, dues: Sequence[Due], complain: Complain) -> list[Due]:
     return [*dues]
 
 
-def _mark(id: str, settled: Mapping[str, Whole]) -> BatchMark | None:
+def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:
     """Return the mark of a batch or step; None for one that must be looked at again: it is being filled, or what it is
     a part of is not settled."""
     whole, name = settled[id], id.rpartition("/")[2]

@@ -15,7 +15,7 @@ from .parts import NOTHING, Part, Seen, summed
 from .state import BatchPhase, BatchState, cell_of, state_in
 
 
-class Whole(Struct, frozen=True):
+class WholeBatch(Struct, frozen=True):
     """A batch as read: its cell, the counts of its own members, and its parts by name. `state` is None if the cell is
     gone or unreadable: `why` says how it is unreadable."""
 
@@ -37,7 +37,7 @@ class Whole(Struct, frozen=True):
         return self.state.phase(self.own, self.parts)
 
 
-def wholes(store: Store, ids: Sequence[str], *, results: bool = False) -> list[Whole]:
+def wholes(store: Store, ids: Sequence[str], *, results: bool = False) -> list[WholeBatch]:
     """Read these batches, in the order of `ids`. With `results`, also what steps that are done returned, where a later
     step takes it and it is not stored yet. Raises StoreError."""
     if not ids:
@@ -54,9 +54,9 @@ def wholes(store: Store, ids: Sequence[str], *, results: bool = False) -> list[W
     owns = [next(counts) for _ in ids]
     seen = iter(_seen(store, parts, [*counts], results))
     return [
-        Whole(id, cell, None, own, why=state or "")
+        WholeBatch(id, cell, None, own, why=state or "")
         if not isinstance(state, BatchState)
-        else Whole(id, cell, state, own, {part.name: next(seen) for part in state.parts})
+        else WholeBatch(id, cell, state, own, {part.name: next(seen) for part in state.parts})
         for id, cell, state, own in zip(ids, cells, states, owns, strict=True)
     ]
 
@@ -93,7 +93,7 @@ def _step(part: Part, counts: BatchCounts) -> Seen:
     return Seen(known, known.open > 0, part.is_over(known))
 
 
-def _nested(part: Part, whole: Whole) -> Seen:
+def _nested(part: Part, whole: WholeBatch) -> Seen:
     if whole.state is None:  # forgotten seven days after its end
         return Seen(part.last, whole.cell is not None or not part.begun, part.done)
     phase = whole.phase
@@ -101,9 +101,9 @@ def _nested(part: Part, whole: Whole) -> Seen:
     return Seen(whole.counts, is_open, phase is BatchPhase.DONE)
 
 
-def with_nested(store: Store, ids: Sequence[str]) -> list[Whole]:
+def with_nested(store: Store, ids: Sequence[str]) -> list[WholeBatch]:
     """Read these batches and all batches nested in them; those without a readable state are left out."""
-    found, left = list[Whole](), [*ids]
+    found, left = list[WholeBatch](), [*ids]
     while left:
         read = [whole for whole in wholes(store, left) if whole.state is not None]
         found += read

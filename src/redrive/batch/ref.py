@@ -17,7 +17,7 @@ from ..message import BatchCounts, Cancel, Filter, Lane, Message, Swap
 from ..run_context import refuse_loop
 from ..store import Store
 from .parts import Part, Seen
-from .read import Whole, wholes, with_nested, with_parts
+from .read import WholeBatch, wholes, with_nested, with_parts
 from .state import BatchPhase, BatchState, swap_of
 
 PAGE = 500
@@ -78,7 +78,7 @@ class BatchRef(Struct, frozen=True):
         producer has begun it, or it ended more than seven days ago."""
         return _info(self._read())
 
-    def _read(self) -> Whole:
+    def _read(self) -> WholeBatch:
         (whole,) = wholes(self.store, [self.id])
         if whole.why:
             raise Unreadable(whole.why)
@@ -167,7 +167,7 @@ def infos(store: Store, ids: Sequence[str]) -> list[BatchInfo]:
     return [_info(whole) for whole in wholes(store, ids) if whole.state is not None]
 
 
-def _info(whole: Whole) -> BatchInfo:
+def _info(whole: WholeBatch) -> BatchInfo:
     state = whole.state
     assert state is not None, "a batch without a state is left out"
     return BatchInfo(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from .backoff import CENTURY_S, YEAR_S, Backoff, Jitter, draw
 from .poison import CRASHES_MAX, Poison
 from .preset_policies import PresetName, presets
-from .previews import Preview, Step, preview
+from .previews import Preview, PreviewStep, preview
 from .retention import Retention
 from .retry import KINDS, Chosen, Retry
 from .slo import SLO
@@ -28,9 +28,9 @@ __all__ = [
     "Poison",
     "PresetName",
     "Preview",
+    "PreviewStep",
     "Retention",
     "Retry",
-    "Step",
     "draw",
     "presets",
     "preview",

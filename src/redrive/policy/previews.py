@@ -11,7 +11,7 @@ from .retry import Chosen, FaultKey, Retry, checked_kind, class_names
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PreviewStep:
     """Retry n of a preview: its delay and its start after the first failure, as least, mean and greatest."""
 
     n: int
@@ -34,7 +34,7 @@ class Preview:
     """
 
     chosen: Chosen
-    steps: tuple[Step, ...]
+    steps: tuple[PreviewStep, ...]
     retries: int
     retries_least: int
     retries_most: int
@@ -72,8 +72,8 @@ def preview(retry: Retry, *, kind: str = "default", error: FaultKey | None = Non
     )
 
 
-def _steps(chosen: Chosen, bound_s: float, limit: int) -> tuple[Step, ...]:
-    steps: list[Step] = []
+def _steps(chosen: Chosen, bound_s: float, limit: int) -> tuple[PreviewStep, ...]:
+    steps: list[PreviewStep] = []
     at_low_s = at_mean_s = at_high_s = 0.0
     mean_s = None
     for n in range(min(chosen.max_attempts - 1, limit) if chosen.retryable else 0):
@@ -82,7 +82,7 @@ def _steps(chosen: Chosen, bound_s: float, limit: int) -> tuple[Step, ...]:
         at_low_s, at_mean_s, at_high_s = at_low_s + low_s, at_mean_s + mean_s, at_high_s + high_s
         if at_low_s > bound_s:
             break
-        steps.append(Step(n, low_s, mean_s, high_s, at_low_s, at_mean_s, at_high_s))
+        steps.append(PreviewStep(n, low_s, mean_s, high_s, at_low_s, at_mean_s, at_high_s))
     return tuple(steps)
 
 

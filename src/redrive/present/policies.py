@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..duration import show
-from ..policy import Backoff, Preview, Step
+from ..policy import Backoff, Preview, PreviewStep
 
 
 def policy_summary(name: str, shown: Preview) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _words(backoff: Backoff) -> str:
     return f"{show(backoff.base)} × {backoff.factor:g}^n{cap}, {jitter}"
 
 
-def step_record(step: Step) -> dict[str, Any]:
+def step_record(step: PreviewStep) -> dict[str, Any]:
     """Return one retry of a policy as a row."""
     return {
         "retry": step.n + 1,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec.structs import asdict, replace
 
-from ..batch.read import with_parts
+from ..batch import with_parts
 from ..blobs import whole_body
 from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault

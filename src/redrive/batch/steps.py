@@ -1,0 +1,116 @@
+"""Enqueue the steps of a workflow as the parts of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..errors import ConfigError, Conflict
+from ..ids import new_id, part_id
+from ..message import Draft, Swap
+from ..registry import Registry
+from .advance import advance
+from .fill import raise_refused
+from .follow import follow
+from .parts import PARTS_MAX, RESULT_KEPT_MS, Part, Tolerance
+from .read import need_counts, wholes
+from .ref import BatchRef
+from .state import BatchState, chunk_swap, swap_of
+
+CHUNK_MAX = 250  # members of a step that are stored in one cell, and put in one commit
+CHUNK_BYTES = 200_000
+
+
+class PlannedStep(Struct, frozen=True):
+    """A step to enqueue: one message, `draft`, or many, `drafts`. `after` names the steps before it, `awaits` those
+    whose results are its arguments. `keeps`: a later step takes its result."""
+
+    name: str
+    draft: Draft | None
+    drafts: Sequence[Draft]
+    after: tuple[str, ...]
+    awaits: dict[str, str]
+    tolerance: Tolerance
+    keeps: bool
+
+
+def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep], tx: Any) -> BatchRef:
+    """Store the steps and put the messages of those that wait for no other, in one commit but for stored lists of
+    drafts, which go before. See `Workflow.enqueue`."""
+    store, id = app.store, state.id
+    need_counts(store, state)
+    (found,) = wholes(store, [id])
+    if found.state is not None:
+        return BatchRef(id, store, True)
+    chunks = {step.name: [*_chunks(step.drafts)] for step in steps}
+    parts = tuple(_part(store.now_ms(), id, step, len(chunks[step.name])) for step in _sorted(state.name, steps))
+    made = advance(
+        replace(state, sealed=True, filled_ms=store.now_ms(), parts=parts), found.own, store.now_ms(), found.parts
+    )
+    state, members = made.state, list[Draft]()
+    first = next((part for part in state.parts if part.feeds), None)
+    if first is not None:  # what is put now makes sure that a look follows, which puts the rest
+        members = [replace(draft, batch=part_id(id, first.name)) for draft in chunks[first.name][0]]
+        state = replace(state, parts=tuple(replace(part, put=1) if part is first else part for part in state.parts))
+    for part in state.parts:
+        for n in range(part.put, part.chunks):
+            _store(app, chunk_swap(store, id, part.name, n, chunks[part.name][n]), tx)
+    drafts = [*made.steps, *made.callbacks, *members]
+    try:
+        stamped = drafts if app.tracing is None else app.tracing.stamp(drafts)
+        app.put(stamped, swaps=[swap_of(store, state, found.cell)], tx=tx)
+    except Conflict:
+        if tx is not None:
+            raise
+        return BatchRef(id, store, True)  # another producer with the same key was faster
+    if first is not None and tx is None:
+        follow(app, [id], raise_refused)
+    return BatchRef(id, store)
+
+
+def _store(app: Registry, swap: Swap, tx: Any) -> None:
+    (cell,) = app.store.cells.read([swap.key])  # there after a producer with the same key was killed
+    app.put([], swaps=[replace(swap, version=0 if cell is None else cell.version)], tx=tx)
+
+
+def _sorted(name: str, steps: Sequence[PlannedStep]) -> list[PlannedStep]:
+    """Return the steps, each after those that it waits for."""
+    if not 0 < len(steps) <= PARTS_MAX:
+        raise ConfigError(f"workflow {name!r} has {len(steps)} steps: expected 1 to {PARTS_MAX}")
+    named = {step.name: step for step in steps}
+    try:
+        order = [*TopologicalSorter({step.name: step.after for step in steps}).static_order()]
+    except CycleError as error:
+        raise ConfigError(
+            f"workflow {name!r} has steps that wait for each other: {' → '.join(error.args[1])}"
+        ) from None
+    return [named[name] for name in order]
+
+
+def _part(now_ms: int, id: str, step: PlannedStep, chunks: int) -> Part:
+    draft = step.draft
+    if draft is not None:
+        draft = replace(draft, correlation_id=draft.correlation_id or id)
+    if draft is not None and step.keeps:
+        if draft.key is not None:
+            raise ConfigError(f"step {step.name!r} has key=, and a duplicate returns nothing: leave it out")
+        draft = replace(draft, keep_ms=max(draft.keep_ms, RESULT_KEPT_MS), id=new_id(now_ms))
+    return Part(step.name, False, step.after, draft, step.awaits, chunks, step.tolerance, step.keeps)
+
+
+def _chunks(drafts: Sequence[Draft]) -> Iterator[list[Draft]]:
+    chunk, size = list[Draft](), 0
+    for draft in drafts:
+        bytes = len(msgspec.json.encode(draft))
+        if chunk and (len(chunk) == CHUNK_MAX or size + bytes > CHUNK_BYTES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(draft)
+        size += bytes
+    if chunk:
+        yield chunk
