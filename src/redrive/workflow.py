@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from .batch import BatchRef, BatchState, PlannedStep, enqueue_steps, new_state, tolerance
 from .chain import Awaited
@@ -89,7 +89,7 @@ class Workflow:
         made._awaits = awaits
         return made.after(*awaits.values())
 
-    def map(self, task: Bound[[T], Any], items: Iterable[T], *, tolerate: int | str = 0) -> Step[Any]:
+    def map(self, task: Bound[Concatenate[T, ...], Any], items: Iterable[T], *, tolerate: int | str = 0) -> Step[Any]:
         """Add a step of many messages: one of this task for each item. It is done once all are, but for the failures
         that it tolerates ("5%", or a number). Items of a step that waits for others are stored until it begins."""
         return self.all((task.draft(item) for item in items), name=task._task.name, tolerate=tolerate)

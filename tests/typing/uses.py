@@ -28,6 +28,7 @@ from redrive import (
     Wrap,
     presets,
 )
+from redrive.batch import BatchRef
 from redrive.enqueue import Bound, Ref, Task
 from redrive.errors import Cancelled, NotDone, RedriveError, StoreUnavailable
 from redrive.events import DeliveryEvent, Event, Notice
@@ -36,6 +37,7 @@ from redrive.message import Counts, DeadLetter, Decision, Job, Message, PutResul
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
+from redrive.workflow import Step
 
 app = App("sqlite:///work.db")
 assert_type(App.from_env(), App)
@@ -216,6 +218,22 @@ async def async_code() -> None:
     await push.aenqueue("42")  # type: ignore[call-overload]
     await with_context.aenqueue()  # type: ignore[call-overload]
     await push.enqueue(42)  # type: ignore[misc]
+
+
+def workflows() -> None:
+    w = app.workflow(name="order", key="7", on_success=push.draft(1))
+    pushed = w.step(push, 1)
+    assert_type(pushed, Step[str])
+    assert_type(pushed.result, str)
+    pulled = w.step(pull.using(queue="slow"), pushed.result, count=2).after(pushed)
+    assert_type(pulled, Step[float])
+    w.step(pull, pulled.result)  # type: ignore[call-overload]
+    w.step(push, "42")  # type: ignore[call-overload]
+    w.step(push)  # type: ignore[call-overload]
+    w.map(push, [1, 2], tolerate="5%").after(pulled).named("all")
+    w.map(push, ["a"])  # type: ignore[arg-type]
+    assert_type(w.enqueue(), BatchRef)
+    app.batch([push.draft(1), app.batch([pull.draft("x")], name="inner")], name="outer").enqueue()
 
 
 def drafts() -> None:
