@@ -218,6 +218,7 @@ def traits_of(at: SqsUrl, *, cells: bool, triage: bool) -> Traits:
         exact_counts=False,
         counts_crashes=cells or at.mode is Mode.REQUEUE,
         cells=cells,
+        batches=cells,
         finds=False,
         cancels=at.track,
         triages=triage,

@@ -123,6 +123,7 @@ class Claims:
         """Send the copies or hide the messages of these steps. After a failure SQS delivers the message again."""
         self._settling.send(steps)
         self._settling.keep(steps)
+        self._settling.members.count(steps)
         done = [step for step in steps if step.error is None and step.word is Settled.OK]
         self._ending.leave([step.held for step in steps if step not in done])
         self._ending.end(done)

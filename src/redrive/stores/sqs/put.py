@@ -11,8 +11,10 @@ from ...ids import new_id
 from ...message import Draft, Message, PutResult, Swap
 from ...store import Cells, Traits
 from .. import lifecycle, validation
+from .batches import BatchCells
 from .cells import NO_CELLS, apply_swaps, check_swaps
 from .keys import SendMessages, SendResult, TrackedSends
+from .members import State, move_of
 from .search import SqsSearch
 
 
@@ -26,12 +28,14 @@ class Puts:
         search: SqsSearch,
         cells: Cells,
         traits: Traits,
+        batches: BatchCells | None,
         *,
         routes: Routes,
         now_ms: Callable[[], int],
         failpoint: Callable[[str], None],
     ) -> None:
         self._send, self._tracked_sends, self._search, self._cells = send, tracked_sends, search, cells
+        self._batches = batches
         self._traits, self._routes, self._now_ms, self._failpoint = traits, routes, now_ms, failpoint
 
     def check(self, drafts: Sequence[Draft], swaps: bool) -> None:
@@ -51,8 +55,14 @@ class Puts:
         now = self._now_ms()
         messages = [lifecycle.enqueued(draft, draft.id or new_id(now), now) for draft in drafts]
         check_swaps(self._cells, swaps)
+        if self._batches is not None:
+            messages = self._batches.number(messages, repeats=True)
         self._failpoint("put")
         results = self._results(messages, drafts)
+        if self._batches is not None:
+            lines = zip(messages, results, strict=True)
+            known = [(m, word) for m, word in lines if word is None or isinstance(word, str)]
+            self._batches.merge([move_of(m, State.OPEN if word is None else State.DUPLICATE) for m, word in known])
         self._failpoint("acknowledge")
         failed = [word for word in results if word is not None and not isinstance(word, str)]
         if failed:

@@ -11,14 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 
 from ...awsapi.client import REFUSED
-from ...errors import ConfigError, StoreError, StoreUnavailable
+from ...errors import ConfigError, StoreError, StoreUnavailable, Unsupported
 from ...message import Cancel, Counts, Lane, Message
 from ...store import Store
+from .batches import BatchCells
 from .in_flight import InFlightMessages
+from .members import State, move_of
 from .queues import QueueDirectory, SqsQueue
 from .receive import Receivers
 from .track import Track
 
+UNSEEN = "SQS can look at no message that waits or runs in it"
 IN_FLIGHT_MAX = 120_000  # how many messages of one queue SQS allows in flight
 NEAR_LIMIT = 0.9  # from this share of IN_FLIGHT_MAX on, a retry is sent as a delayed copy, which is not in flight
 LOOK_EVERY_S = 10.0
@@ -28,8 +31,10 @@ LOOK_AFTER = 500  # messages received between two counts of a queue; fewer do no
 class SqsSearch:
     """Finds and cancels the messages of one store."""
 
-    def __init__(self, in_flight: InFlightMessages, triage: Store | None, track: Track | None) -> None:
-        self._in_flight, self._triage, self._track = in_flight, triage, track
+    def __init__(
+        self, in_flight: InFlightMessages, triage: Store | None, track: Track | None, batches: BatchCells | None
+    ) -> None:
+        self._in_flight, self._triage, self._track, self._batches = in_flight, triage, track, batches
 
     def find(self, ids: Sequence[str]) -> list[Message | None]:
         messages: list[Message | None] = self._triage.find(ids) if self._triage is not None else [None] * len(ids)
@@ -44,7 +49,14 @@ class SqsSearch:
     def _running(self) -> dict[str, Message]:
         return {held.message.id: held.message for held in self._in_flight.all()}
 
-    def cancel(self, track: Track, ids: Sequence[str]) -> list[Cancel]:
+    def cancel(self, ids: Sequence[str]) -> list[Cancel]:
+        """Cancel as `Store.cancel` does. Raises Unsupported without records."""
+        if self._track is None:
+            raise Unsupported(
+                f"{UNSEEN}, so none can be cancelled; let the handler ask whether its work is still wanted, or keep a "
+                "record of each message: track=true in the store's URL"
+            )
+        track = self._track
         running = self._running()
         rows = [None] * len(ids) if self._triage is None else self._triage.find(ids)
         lying = {row.id: row.lane for row in rows if row is not None and row.id not in running}
@@ -52,6 +64,11 @@ class SqsSearch:
         waiting = [id for id, lane in lying.items() if words.get(id, Cancel.UNKNOWN) is Cancel.UNKNOWN]
         if waiting and self._triage is not None:  # these are in the triage store
             words |= zip(waiting, self._triage.cancel(waiting), strict=True)
+        if self._batches is not None:
+            over = [id for id, word in words.items() if word is Cancel.CANCELLED]
+            seen = {row.id: row for row in rows if row is not None}
+            seen |= {one.id: one for one in (track.find(over) if over else []) if one is not None}
+            self._batches.merge([move_of(seen[id], State.CANCELLED) for id in over if id in seen])
         return [words[id] for id in ids]
 
 

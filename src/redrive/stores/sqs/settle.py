@@ -1,9 +1,10 @@
 """Settle messages in SQS, where nothing is atomic: send first, delete last, and remember sent messages.
 
-All settlements of a call go through the same four steps, in batches of ten: *check* their swaps, *send* follow-ups,
-copies and dead letters, *keep* swaps and records, and *end* the messages (delete, or hide until they are due). A crash
-between two steps leaves a duplicate, never a loss: a message that is not deleted is received again when its visibility
-ends. When a call fails half-way the worker repeats it; sent messages are remembered by receipt and not sent again.
+All settlements of a call go through the same five steps, in batches of ten: *check* their swaps, *send* follow-ups,
+copies and dead letters, *keep* swaps and records, *count* members of batches, and *end* the messages (delete, or hide
+until they are due). A crash between two steps leaves a duplicate, never a loss: a message that is not deleted is
+received again when its visibility ends. When a call fails half-way the worker repeats it; sent messages are remembered
+by receipt and not sent again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ...errors import ConfigError, EnqueueError, StoreError, StoreUnavailable
 from ...message import RESTING, Ack, Message, Receipt, Settled, Settlement, Swap, version_of
 from ...store import Cells, Store
 from ..run_marks import is_verdict
+from .batch_moves import SteppedMembers
 from .deletes import Deletes, End
 from .in_flight import ClaimedMessage, InFlightMessages
 from .keys import SendMessages, TrackedSends
@@ -52,6 +54,7 @@ class Settlements:
         self._queues, self._steps, self._in_flight = queues, steps, in_flight
         self.settling, self._ending = settling, ending
         self._track, self._tracked_sends, self._send = track, tracked_sends, send
+        self._named = set[str]()  # batches to name in the next answer
 
     def check(self, settlements: Sequence[Settlement]) -> None:
         """Raise EnqueueError if the queue of a follow-up does not exist, before anything is settled."""
@@ -77,11 +80,13 @@ class Settlements:
             pairs.append((receipt, step))
         steps = [step for _, step in pairs if step is not None and not step.ended]
         self.settling.check(steps)
+        self.settling.members.number(steps)
         if self._tracked_sends is not None:
             self._follow(self._tracked_sends, steps)
         self.settling.send([step for step in steps if step.error is None])
         self._refuse(pairs)
         self.settling.keep(steps)
+        self._named.update(self.settling.members.count(steps))
         done = [step for step in steps if step.error is None]
         self._ending.leave([step.held for step in done if step.word is not Settled.OK])
         self._ending.end([step for step in done if step.word is Settled.OK], pairs)
@@ -95,6 +100,11 @@ class Settlements:
             raise unavailable(errors)
         return [Settled.STALE if step is None else _word(step) for _, step in pairs]
 
+    def named(self) -> tuple[str, ...]:
+        """Return the batches to look at since the last call, sorted."""
+        named, self._named = tuple(sorted(self._named)), set()
+        return named
+
     def _see_cancels(self, track: Track, settlements: Sequence[Settlement]) -> None:
         """Mark the claimed messages that somebody asked to cancel, except those that are acked."""
         undone = [s.receipt for s in settlements if not isinstance(s.decision, Ack)]
@@ -106,7 +116,7 @@ class Settlements:
 
     def _follow(self, tracked_sends: TrackedSends, steps: Sequence[SettleStep]) -> None:
         """Send follow-ups by `tracked_sends`, except those whose unique key another message holds."""
-        todo = [step for step in steps if not step.sent and step.word is Settled.OK]
+        todo = [step for step in steps if not step.sent and step.word is Settled.OK and step.error is None]
         sends = [(step, send) for step in todo for send in step.sends if send.message.id != step.held.message.id]
         if not sends:
             return
@@ -118,6 +128,8 @@ class Settlements:
         for (step, send), word in zip(sends, results, strict=True):
             if word is None or isinstance(word, str):
                 step.sends.remove(send)
+                if isinstance(word, str):
+                    step.drop_join(send.message)
             elif is_final(word):
                 step.sends.remove(send)
                 step.refused = word
@@ -149,9 +161,11 @@ class SqsSettling:
         *,
         steps: Steps,
         track: Track | None,
+        members: SteppedMembers,
         failpoint: Callable[[str], None],
         tell: Callable[[str, str], None],
     ) -> None:
+        self.members = members
         self._sender, self._queues, self._cells, self._triage = sender, queues, cells, triage
         self._steps, self._track = steps, track
         self._failpoint, self._tell = failpoint, tell

@@ -17,6 +17,8 @@ from ...message import Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Set
 from ...store import Cells, Store
 from .. import lifecycle
 from .in_flight import VISIBLE_MAX_S, ClaimedMessage
+from .members import Move, State, move_of
+from .members import state_of as state_of_member
 from .queues import QueueDirectory, SqsQueue
 from .send import SendRequest
 from .url import Mode, SqsUrl
@@ -37,6 +39,8 @@ class SettleStep(Struct):
     sent: bool = False
     kept: bool = False
     ended: bool = False
+    counted: bool = False
+    joins: list[Move | None] | None = None  # what its follow-ups add to their batches; None: they have no indexes yet
     error: StoreError | ConfigError | None = None
     refused: StoreError | ConfigError | None = None  # the error of a follow-up that SQS never accepts
     word: Settled = Settled.OK
@@ -53,6 +57,19 @@ class SettleStep(Struct):
     def outcome(self) -> tuple[Message, Message | None]:
         """The message before its settlement, and after it (None: it leaves the store)."""
         return self.held.message, self.left
+
+    @property
+    def moves(self) -> list[Move | None]:
+        """What the settlement means for the batches of its message and of its follow-ups."""
+        if self.left is None:
+            return [*(self.joins or ()), move_of(self.held.message, State.DONE)]
+        state = state_of_member(self.left)
+        return [*(self.joins or ()), None if state is State.OPEN else move_of(self.held.message, state)]
+
+    def drop_join(self, message: Message) -> None:
+        """Note that a follow-up was a duplicate of its unique key."""
+        joined = move_of(message, State.OPEN)
+        self.joins = [move_of(message, State.DUPLICATE) if move == joined else move for move in self.joins or ()]
 
     @property
     def gives_key_back(self) -> bool:

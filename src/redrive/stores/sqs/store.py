@@ -39,12 +39,13 @@ from ...message import (
     Verdict,
 )
 from ...store import OpenCells, Store, Usage, Work
-from ...store.sqs import SqsEngine
 from .. import validation
 from ..clock import wall_ms
 from ..counts import total
 from ..failpoints import no_failpoint
 from ..state_dir import state_dir
+from .batch_moves import CountedBatches, SteppedMembers
+from .batches import BatchCells
 from .cells import PAUSES_EVERY_S, BesideStores, QueuePauses, apply_swaps, check_swaps, need, traits_of
 from .claim import Adopting, Claims, SqsLeases
 from .client import THREADS, Sqs
@@ -58,7 +59,7 @@ from .queues import QueueDirectory
 from .receive import THREADS as RECEIVERS
 from .receive import Receivers
 from .records import Records
-from .search import InFlightLimit, SqsCounts, SqsSearch
+from .search import UNSEEN, InFlightLimit, SqsCounts, SqsSearch
 from .send import Sender, SendRequest
 from .settle import Ending, Settlements, SqsSettling
 from .steps import Steps
@@ -66,10 +67,8 @@ from .track import Track
 from .triage import SqsTriage
 from .url import SqsUrl
 
-_UNSEEN = "SQS can look at no message that waits or runs in it"
 
-
-class SqsStore(SqsEngine):
+class SqsStore(CountedBatches):
     """Queues of SQS under one prefix.
 
     `clock_ms` replaces this machine's clock in tests. `triage` and `cells` replace those that the URL names, and are
@@ -112,12 +111,14 @@ class SqsStore(SqsEngine):
         now_ms, tell, failpoint = self.now_ms, self._tell, self._reached
         self._in_flight = in_flight = InFlightMessages()
         self._pauses = QueuePauses(cells)
+        batches = None if cells is None else BatchCells(cells, now_ms=now_ms, failpoint=failpoint)
+        self.batch_cells = batches
         self._track = track = Track(self.cells, now_ms=now_ms) if at.track else None
         tracked_sends = (
             None if track is None else TrackedSends(track, self.cells, triage, now_ms=now_ms, failpoint=failpoint)
         )
         self._triage = None if triage is None else SqsTriage(
-            triage, self.send, tracked_sends, owner=f"{at.region}/{at.prefix}",
+            triage, self.send, tracked_sends, batches, owner=f"{at.region}/{at.prefix}",
             ordered=lambda queue: queues.of(queue).fifo, traits=self.traits, now_ms=now_ms, tell=tell,
         )  # fmt: skip
         self._records = records = Records(cells, self.routes, now_ms=now_ms)
@@ -129,7 +130,10 @@ class SqsStore(SqsEngine):
         self._sender = sender = Sender(self._sqs, prefix=at.prefix, now_ms=now_ms)
         limit = InFlightLimit(queues, receivers, tell=tell)
         steps = Steps(at, queues, cells, triage, now_ms=now_ms, near_limit=limit.is_near)
-        settling = SqsSettling(sender, queues, cells, triage, steps=steps, track=track, failpoint=failpoint, tell=tell)
+        settling = SqsSettling(
+            sender, queues, cells, triage, steps=steps, track=track, members=SteppedMembers(batches),
+            failpoint=failpoint, tell=tell,
+        )  # fmt: skip
         self._ending = ending = Ending(
             steps, in_flight, records, receivers, deletes, at_once=self._at_once, now_ms=now_ms, failpoint=failpoint
         )
@@ -141,9 +145,9 @@ class SqsStore(SqsEngine):
             queues, receivers, records, leases, in_flight, steps, settling, ending, tracked=at.track, now_ms=now_ms
         )
         self._adopting = Adopting(queues, claims, in_flight, receivers, deletes, now_ms=now_ms)
-        self._search = SqsSearch(in_flight, triage, track)
+        self._search = SqsSearch(in_flight, triage, track, batches)
         self._puts = Puts(
-            self.send, tracked_sends, self._search, self.cells, self.traits,
+            self.send, tracked_sends, self._search, self.cells, self.traits, batches,
             routes=self.routes, now_ms=now_ms, failpoint=failpoint,
         )  # fmt: skip
         self._counting = SqsCounts(queues, receivers, in_flight, triage, now_ms=now_ms)
@@ -218,11 +222,12 @@ class SqsStore(SqsEngine):
             settled = self._settlements.settle(settlements)
             apply_swaps(self.cells, swaps)
             try:
-                return Exchange(settled, self._claim(asks, patient=self._at_once or not settlements))
+                deliveries = self._claim(asks, patient=self._at_once or not settlements)
             except (StoreError, ConfigError):
                 if not settlements:
                     raise
-                return Exchange(settled, [])  # the settlements count; the next claim raises this error
+                deliveries = []  # the settlements count; the next claim raises this error
+            return Exchange(settled, deliveries, batches=self._settlements.named())
         except ConfigError as error:
             if not self._receivers.received:
                 raise
@@ -296,7 +301,7 @@ class SqsStore(SqsEngine):
         validation.read_cursor(cursor)
         if lane not in RESTING:
             how = "by its state (--state dead)" if self.triage_store is not None else "where the URL has triage="
-            raise Unsupported(f"{_UNSEEN}; what is dead or in quarantine can be listed {how}")
+            raise Unsupported(f"{UNSEEN}; what is dead or in quarantine can be listed {how}")
         return need(self.triage_store).peek(lane, where=where, limit=limit, cursor=cursor)
 
     def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
@@ -311,14 +316,9 @@ class SqsStore(SqsEngine):
         return need(self._triage).restore(messages, swaps)
 
     def cancel(self, ids: Sequence[str], *, swaps: Sequence[Swap] = ()) -> list[Cancel]:
-        if self._track is None:
-            raise Unsupported(
-                f"{_UNSEEN}, so none can be cancelled; let the handler ask whether its work is still wanted, or keep a "
-                "record of each message: track=true in the store's URL"
-            )
         self._alive()
         check_swaps(self.cells, swaps)
-        done = self._search.cancel(self._track, ids)
+        done = self._search.cancel(ids)
         apply_swaps(self.cells, swaps)
         return done
 
@@ -358,7 +358,7 @@ class SqsStore(SqsEngine):
         raise Unsupported(f"queue {queue!r}: SQS does not say which groups a queue holds")
 
     def retain(self, queue: str, *, done: Keep = Keep(), dead: Keep = Keep()) -> tuple[int, int]:
-        return (0, 0) if self.triage_store is None else self.triage_store.retain(queue, done=done, dead=dead)
+        return (0, 0) if self._triage is None else self._triage.retain(queue, done, dead)
 
     def paused(self) -> frozenset[str]:
         return self._pauses.queues()

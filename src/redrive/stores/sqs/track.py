@@ -17,6 +17,7 @@ from ...errors import StoreUnavailable
 from ...message import ABSENT, RESTING, Cancel, Cell, Lane, Message, Swap, version_of
 from ...store import Cells
 from ..lifecycle import cancelled
+from .members import MEMBER
 from .wire import RECORD_TTL_MS as TTL_MS
 
 RECORDS, KEYS = "sqs/t/", "sqs/k/"
@@ -44,6 +45,8 @@ class TrackRecord(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     crashes: int = 0
     redrives: int = 0
     run: str | None = None
+    batch: str | None = None
+    member: str | None = None  # its place in the batch
     sent: bool = True
     begun_ms: int = 0  # time just before the message is sent
     cancel: bool = False
@@ -87,6 +90,8 @@ def record_of(message: Message, before: TrackRecord | None = None) -> TrackRecor
         crashes=message.crashes,
         redrives=message.redrives,
         run=message.run,
+        batch=message.batch,
+        member=message.headers.get(MEMBER),
         begun_ms=before.begun_ms if before else 0,
         cancel=message.cancel or (before is not None and before.cancel),
         cancelled_ms=before.cancelled_ms if before else None,
@@ -111,6 +116,8 @@ def message_of(id: str, record: TrackRecord) -> Message:
         crashes=record.crashes,
         redrives=record.redrives,
         run=record.run,
+        batch=record.batch,
+        headers={MEMBER: record.member} if record.member is not None else {},
         cancel=record.cancel,
     )
     return message if record.cancelled_ms is None else cancelled(message, record.cancelled_ms)

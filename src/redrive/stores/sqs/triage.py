@@ -9,11 +9,14 @@ from msgspec.structs import replace
 
 from ...errors import ConfigError, EnqueueError, StoreError, TooLarge
 from ...ids import new_id
-from ...message import Counts, Filter, Handle, Lane, Message, Redrive, Replace, Swap, Verdict
+from ...message import Counts, Filter, Handle, Keep, Lane, Message, Redrive, Replace, Swap, Verdict
 from ...store import Store, Traits
 from .. import lifecycle, validation
+from .batch_moves import TriagedMembers
+from .batches import BatchCells
 from .client import EntryRefused
 from .keys import SendMessages, TrackedSends
+from .members import State, move_of
 from .outbox import Outbox, Tell
 from .wire import ANY_BODY_MAX
 
@@ -28,6 +31,7 @@ class SqsTriage:
         store: Store,
         send: SendMessages,
         tracked_sends: TrackedSends | None,
+        batches: BatchCells | None,
         *,
         owner: str,
         ordered: Callable[[str], bool],
@@ -42,10 +46,22 @@ class SqsTriage:
             traits,
             now_ms,
         )
+        self._batches, self._members = batches, None if batches is None else TriagedMembers(store, batches)
         self.outbox = Outbox(store, self._send_back, owner=owner, ordered=ordered, tell=tell)
 
     def judge(self, handles: Sequence[Handle], verdict: Verdict, swaps: Sequence[Swap]) -> list[bool]:
         """Apply the verdict as `Store.triage` does. Redriven messages are sent back at once if SQS accepts them."""
+        if self._members is None:
+            return self._judge(handles, verdict, swaps)
+        rows = self._members.of(handles)
+        verdict = self._members.in_place(verdict, rows)
+        self._members.before(rows, verdict)
+        words = self._judge(handles, verdict, swaps)
+        held = {handle.id for handle, word in zip(handles, words, strict=True) if word}
+        self._members.after(rows, verdict, held)
+        return words
+
+    def _judge(self, handles: Sequence[Handle], verdict: Verdict, swaps: Sequence[Swap]) -> list[bool]:
         if not isinstance(verdict, Redrive | Replace):
             return self._store.triage(handles, verdict, swaps=swaps)
         self.outbox.own()
@@ -87,7 +103,21 @@ class SqsTriage:
         since_ms = min((message.life_ms for some in firsts for message in some), default=self._now_ms())
         return max(0, self._now_ms() - since_ms) / 1000
 
+    def retain(self, queue: str, done: Keep, dead: Keep) -> tuple[int, int]:
+        if self._members is not None:
+            self._members.retained(queue, dead)
+        return self._store.retain(queue, done=done, dead=dead)
+
     def restore(self, messages: Sequence[Message], swaps: Sequence[Swap]) -> list[bool]:
+        if self._batches is None:
+            return self._restored(messages, swaps)
+        messages = self._batches.number(messages)  # what died elsewhere is one more member, and has its own place
+        words = self._restored(messages, swaps)
+        stored = [message for message, word in zip(messages, words, strict=True) if word]
+        self._batches.merge([move_of(message, forced=True) for message in stored])
+        return words
+
+    def _restored(self, messages: Sequence[Message], swaps: Sequence[Swap]) -> list[bool]:
         if self._tracked_sends is None:
             return self._store.restore(messages, swaps=swaps)
         blocked = self._tracked_sends.blocked(messages)
@@ -101,10 +131,15 @@ class SqsTriage:
 
     def _send_back(self, messages: Sequence[Message]) -> list[Exception | None]:
         """Send messages; returns for each its error or None: EnqueueError if SQS would reject the message again."""
+        if self._batches is not None:
+            self._batches.merge([move_of(message, State.OPEN) for message in messages])
         errors: list[Exception | None] = [_too_large(message) for message in messages]
         going = [at for at, error in enumerate(errors) if error is None]
         for at, error in zip(going, self._sent([messages[at] for at in going]), strict=True):
             errors[at] = EnqueueError(str(error)) if isinstance(error, EntryRefused) else error
+        if self._batches is not None:
+            refused = [m for m, error in zip(messages, errors, strict=True) if isinstance(error, EnqueueError)]
+            self._batches.merge([move_of(message, State.DEAD) for message in refused])
         return errors
 
     def _sent(self, messages: Sequence[Message]) -> Sequence[StoreError | ConfigError | None]:

@@ -72,6 +72,7 @@ class CloudEvent(msgspec.Struct, omit_defaults=True, gc=False):
     rdproducer: str | None = None
     rdheaders: str | None = None  # JSON text, as an attribute's value cannot be an object
     rdtopic: str | None = None  # the SNS topic that the message is published to; each queue gets its own copy
+    rdbatch: str | None = None  # the batch that waits for the message
     rdexact: str | None = None  # JSON with the exact texts of attributes that the event holds only changed
     data: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     data_base64: str | msgspec.UnsetType = msgspec.UNSET
@@ -104,7 +105,7 @@ def body_of(message: Message, *, prefix: str, topic: str | None = None) -> str:
         event.rdpriority = message.priority
     event.causationid, event.traceparent = message.causation_id, message.traceparent
     event.rdgroup, event.rdkey, event.rdproducer = message.group, message.key, message.producer
-    event.rdtopic = topic
+    event.rdtopic, event.rdbatch = topic, message.batch
     if message.deadline_ms is not None:
         event.rddeadline = str(message.deadline_ms)
     if message.keep_ms:
@@ -172,6 +173,7 @@ def _ascii(texts: Mapping[str, str]) -> str:
 
 _TEXTS = (
     "type", "correlationid", "causationid", "traceparent", "rdcontent", "rdgroup", "rdkey", "rdproducer", "rdtopic",
+    "rdbatch",
 )  # fmt: skip
 
 
@@ -179,7 +181,7 @@ def _keep_exact(event: CloudEvent) -> None:
     """Replace control characters in the event's attributes, which cannot hold them; `rdexact` gets the exact texts."""
     e = event
     texts = (e.type, e.correlationid, e.causationid, e.traceparent, e.rdcontent, e.rdgroup, e.rdkey, e.rdproducer)
-    if "".join(filter(None, texts)).isprintable() and (e.rdtopic or "").isprintable():
+    if "".join(filter(None, texts)).isprintable() and f"{e.rdtopic}{e.rdbatch}".isprintable():
         return
     exact = {name: text for name in _TEXTS if (text := getattr(event, name)) and _NOT_IN_EVENTS.search(text)}
     for name, text in exact.items():
@@ -248,6 +250,7 @@ def _message(event: CloudEvent, queue: str) -> Message | None:
         causation_id=event.causationid,
         traceparent=event.traceparent,
         keep_ms=keep_ms,
+        batch=event.rdbatch or None,
     )
 
 
