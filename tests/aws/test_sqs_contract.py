@@ -12,6 +12,7 @@ from tests.support.turns import in_turn
 from redrive.store import Store
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock, StoreContract
+from redrive.testing.contract.batching import BatchRules
 from redrive.testing.contract.claiming import ClaimRules
 from redrive.testing.contract.deferring import CrashRules, DeferRules
 from redrive.testing.contract.leasing import LeaseRules
@@ -57,6 +58,9 @@ class TestTracked(Tracked):
 
     ids, rich = RestoreRules.ids, RestoreRules.rich
 
+    test_member_runs = BatchRules.test_a_cancelled_member_is_counted_whether_it_waits_or_runs
+    test_member_waits = BatchRules.test_a_waiting_member_is_cancelled
+    test_duplicate_member = BatchRules.test_a_draft_whose_key_is_held_is_a_duplicate
     test_cancel = TriageRules.test_a_waiting_message_is_cancelled_at_once  # held to what goes by a record
     test_same_id = PutRules.test_the_same_id_under_the_same_key_is_a_duplicate
     test_held = UniqueKeyRules.test_a_key_is_held_from_enqueue_until_the_message_is_done

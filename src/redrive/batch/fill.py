@@ -14,6 +14,7 @@ from ..ids import part_id
 from ..message import BatchCounts, Cell, Draft
 from ..registry import Registry
 from ..run_context import refuse_loop
+from . import repeats
 from .advance import Advance, advance
 from .follow import follow
 from .parts import PARTS_MAX, Part, Tolerance
@@ -86,7 +87,7 @@ class Batch:
         if not self._state.sealed:
             whole = len(drafts) - len(drafts) % COMMIT_MAX
             for at in range(0, whole, COMMIT_MAX):
-                self._app.put(self._members(drafts[at : at + COMMIT_MAX]), tx=tx)
+                self._app.put(self._members(drafts[at : at + COMMIT_MAX], at), tx=tx)
             self._write(drafts[whole:], seal=True, before=whole, tx=tx)
         return self.ref
 
@@ -140,6 +141,9 @@ class Batch:
         store = self._app.store
         need_counts(store, self._wanted)
         self._cell = self._read_cell()
+        if self._cell is None and not store.traits.atomic_moves:  # so that whoever goes on has the same `created_ms`
+            store.cells.swap([swap_of(store, self._wanted, None)])
+            self._cell = self._read_cell()
         self._state = state_in(store, self._wanted.id, self._cell) or self._wanted
         self._duplicate = self._state.sealed
 
@@ -181,9 +185,10 @@ class Batch:
         if len(self._buffer) == COMMIT_MAX:
             self._flush()
 
-    def _members(self, drafts: Sequence[Draft]) -> list[Draft]:
+    def _members(self, drafts: Sequence[Draft], before: int) -> list[Draft]:
         stamped = drafts if self._app.tracing is None else self._app.tracing.stamp(drafts)
-        return [replace(draft, batch=self._state.id) for draft in stamped]
+        drafts = [replace(draft, batch=self._state.id) for draft in stamped]
+        return repeats.members(self._app.store, self._state, drafts, self._state.filled + before)
 
     def _write(
         self,
@@ -219,7 +224,8 @@ class Batch:
             counts = store.batch_counts([state.id])[0] if state.filled else BatchCounts()
             made = advance(state, counts, store.now_ms()) if not state.parts else made
         swap = swap_of(store, made.state, self._cell)
-        self._app.put([*self._members(drafts), *made.callbacks], swaps=[swap], tx=tx)
+        callbacks = repeats.callbacks(store, self._state, made)
+        self._app.put([*self._members(drafts, before), *callbacks], swaps=[swap], tx=tx)
         self._state = made.state
         if tx is None:
             self._cell = self._read_cell()

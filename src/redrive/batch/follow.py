@@ -12,6 +12,7 @@ from ..errors import Conflict, EnqueueError, Unreadable
 from ..ids import wholes_of
 from ..message import BatchCounts, BatchMark, Draft, PutResult, Swap
 from ..store import Store
+from . import repeats
 from .advance import Advance, advance
 from .read import WholeBatch, wholes
 from .state import KEPT_MS, stored_drafts, swap_of
@@ -36,10 +37,6 @@ class Due(Struct, frozen=True):
     made: Advance
     members: tuple[Draft, ...] = ()
     swaps: tuple[Swap, ...] = ()
-
-    @property
-    def drafts(self) -> list[Draft]:
-        return [*self.made.callbacks, *self.made.steps, *self.members]
 
 
 def follow(app: BatchApp, ids: Sequence[str], complain: Complain) -> None:
@@ -104,7 +101,7 @@ def _put(app: BatchApp, dues: Sequence[Due], complain: Complain) -> list[Due]:
     those written."""
     if not dues:
         return []
-    drafts = [draft for due in dues for draft in due.drafts]
+    drafts = [draft for due in dues for draft in repeats.drafts(app.store, due.whole.state, due.made, due.members)]
     if len(dues) > 1 and len(drafts) > app.store.traits.batch_max:
         return [done for due in dues for done in _put(app, [due], complain)]
     swaps = [swap_of(app.store, due.made.state, due.whole.cell) for due in dues]

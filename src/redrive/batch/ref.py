@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ..audit import Audit
 from ..duration import Duration, pauses
-from ..errors import BatchNotDone, ConfigError, Unreadable
+from ..errors import BatchNotDone, ConfigError, Unreadable, Unsupported
 from ..ids import part_id
 from ..message import BatchCounts, Cancel, Filter, Lane, Message, Swap
 from ..run_context import refuse_loop
@@ -119,9 +119,15 @@ class BatchRef(Struct, frozen=True):
         """End waiting members as cancelled and ask running ones to stop; return how many. A partial batch is given up:
         it counts as cancelled, its dead members stay. No effect on one that is done or cancelled. In the audit log,
         with one entry for the batch. If it is cut off in between, call it again. Raises StoreError, ConfigError for an
-        unknown batch."""
-        if not self.info().may_be_cancelled:
+        unknown batch, Unsupported for one with open members in a store that lists none that wait."""
+        info = self.info()
+        if not info.may_be_cancelled:
             return 0
+        if info.counts.open and not self.store.traits.finds:
+            raise Unsupported(
+                f"batch {self.id} cannot be cancelled now: {self.store.traits.name} lists no members that wait, and "
+                f"{info.counts.open} are open; cancel it once nothing is open"
+            )
         audit = Audit(self.store)
         entry = audit.by_hand("cancel", f"batch/{self.id}", actor, reason)
 

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..message import Lane
+from ..message import Lane, Message
 from . import Store
 
 
@@ -80,6 +80,10 @@ class SqsEngine(Store):
     def own_triage(self) -> None:
         """Claim the triage store for this store's prefix. Raises ConfigError if the triage store belongs to another
         prefix or has waiting messages of its own; Unsupported if there is no triage store."""
+
+    @abstractmethod
+    def count_dead(self, messages: Sequence[Message]) -> None:
+        """Count dead letters from SQS in their batches. May be repeated. Raises StoreError."""
 
 
 def sqs_engine(store: Store) -> SqsEngine | None:

@@ -95,7 +95,8 @@ def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> N
         if draft.batch is not None and not traits.batches:
             raise Unsupported(
                 f"a message of task {draft.task!r} is refused: store {traits.name} keeps no counts of batches, and it "
-                f"is a member of batch {draft.batch[:100]!r}; put batches into a store on SQLite, PostgreSQL or Redis"
+                f"is a member of batch {draft.batch[:100]!r}; put batches into a store on SQLite, PostgreSQL or Redis, "
+                "or on SQS with cells="
             )
 
 

@@ -65,9 +65,17 @@ class IngestCounts(Struct):
 class DeadLetterIngest:
     """Drains dead-letter queues into one triage store. Threads and processes may do so concurrently."""
 
-    def __init__(self, sqs: SqsCaller, triage: Store, routes: Routes, cells: Cells | None = None) -> None:
-        """`cells` hold the state of messages that waited in SQS for a retry."""
+    def __init__(
+        self,
+        sqs: SqsCaller,
+        triage: Store,
+        routes: Routes,
+        cells: Cells | None = None,
+        count_dead: Callable[[Sequence[Message]], object] = lambda messages: None,
+    ) -> None:
+        """`cells` hold the state of messages that waited in SQS for a retry. `count_dead` counts members of batches."""
         self._sqs, self._triage, self._routes, self._cells = sqs, triage, routes, cells
+        self._count_dead = count_dead
 
     def once(
         self, source: DeadLetterSource, wait_s: int | None = None, *, wanted: Callable[[], bool] = lambda: True
@@ -137,7 +145,9 @@ class DeadLetterIngest:
             for raw, record in zip(raws, self._records(raws), strict=True)
         ]
         self._tell_runs([letter.message for letter in letters if letter.untold])
-        return lay(self._triage, [letter.message for letter in letters])
+        words = lay(self._triage, [letter.message for letter in letters])
+        self._count_dead([letter.message for letter in letters])  # a kill before it leaves them in SQS
+        return words
 
     def _records(self, raws: Sequence[dict[str, Any]]) -> list[MessageState | None]:
         """Read the state of each message from its cell; None if the message did not wait there for a retry."""

@@ -32,7 +32,7 @@ def ingest_of(store: SqsEngine) -> DeadLetterIngest:
             "sqs://REGION/PREFIX?triage=sqlite:///dead.db"
         )
     store.own_triage()
-    return DeadLetterIngest(store.sqs, store.triage_store, store.routes, store.cells)
+    return DeadLetterIngest(store.sqs, store.triage_store, store.routes, store.cells, store.count_dead)
 
 
 def ingesting(store: Store, queues: Iterable[str], worker: str, notice: Notify) -> Ingesting:

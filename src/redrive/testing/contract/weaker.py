@@ -259,6 +259,7 @@ LESS: dict[str, Callable[[Store], None]] = {
     "priorities": no_order,
     "cells": no_cells,
     "finds": no_look,
+    "cancels": no_look,
     "triages": no_triage,
     "keeps_done": no_kept,
     "widths": no_widths,
