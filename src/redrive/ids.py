@@ -13,17 +13,14 @@ _VARIANT = "89ab"
 
 def new_id(now_ms: int) -> str:
     """Return a new id made at `now_ms`: 48 bits of milliseconds, 74 random bits."""
-    return _id(now_ms, os.urandom(10).hex())
+    time, r = f"{now_ms & 0xFFFF_FFFF_FFFF:012x}", os.urandom(10).hex()
+    return f"{time[:8]}-{time[8:]}-7{r[:3]}-{_VARIANT[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"
 
 
 def derived_id(now_ms: int, text: str) -> str:
     """Return an id made at `now_ms`, the same each time for this text: all other bits are of its hash."""
-    return _id(now_ms, hashlib.sha256(text.encode()).hexdigest())
-
-
-def _id(now_ms: int, r: str) -> str:
-    time = f"{now_ms & 0xFFFF_FFFF_FFFF:012x}"
-    return f"{time[:8]}-{time[8:]}-7{r[:3]}-{_VARIANT[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"
+    r = hashlib.sha256(text.encode()).hexdigest()
+    return f"{new_id(now_ms)[:15]}{r[:3]}-{_VARIANT[int(r[3], 16) & 3]}{r[4:7]}-{r[7:19]}"
 
 
 def first_and_last(begin: str) -> tuple[str, str] | None:

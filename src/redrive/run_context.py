@@ -18,14 +18,13 @@ from msgspec.structs import replace
 from .codec import to_json
 from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
 from .idempotency import Claim
-from .message import BatchCounts, Draft, Message, Receipt
+from .message import BATCH_HEADER, BatchCounts, Draft, Message, Receipt
 from .store import Store, Traits
 
 P = ParamSpec("P")
 R = TypeVar("R")
 RefT = TypeVar("RefT")
 Made = TypeVar("Made", covariant=True)
-BATCH_HEADER = "redrive-batch"  # header of a callback with the id of its batch
 WHY_MAX = 500  # the most characters of the reason of a partial result
 FOLLOW_UPS_MAX = 10_000  # the most follow-ups of one run, as they are in memory and are written in one commit
 _LOCAL = Traits(name="a direct call")

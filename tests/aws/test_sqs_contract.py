@@ -10,6 +10,7 @@ from tests.support.aws.places import OnSqs, Stand, client
 from tests.support.turns import in_turn
 
 from redrive.store import Store
+from redrive.stores.sqs import batches, members
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock, StoreContract
 from redrive.testing.contract.batching import BatchRules
@@ -35,6 +36,15 @@ class Retried(ClaimRules, LeaseRules, SettleRules, SettledSwapRules, DeferRules,
 
 class TestVisibility(OnSqs, StoreContract):
     pass
+
+
+class TestSmallPages(OnSqs, BatchRules):
+    """Batches whose members lie in many cells."""
+
+    @pytest.fixture(autouse=True)
+    def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (members, batches):
+            monkeypatch.setattr(module, "PAGE", 2)
 
 
 @in_turn(0, of=2)

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..message import BatchCounts, Draft
-from ..run_context import BATCH_HEADER
+from ..message import BATCH_HEADER, BatchCounts, Draft
 from .parts import NOTHING, Seen, begin, summed
 from .state import BatchState
 

@@ -141,7 +141,7 @@ class Batch:
         store = self._app.store
         need_counts(store, self._wanted)
         self._cell = self._read_cell()
-        if self._cell is None and not store.traits.atomic_moves:  # so that whoever goes on has the same `created_ms`
+        if self._cell is None and not store.traits.atomic_moves:  # a repeated put reads `created_ms` here
             store.cells.swap([swap_of(store, self._wanted, None)])
             self._cell = self._read_cell()
         self._state = state_in(store, self._wanted.id, self._cell) or self._wanted

@@ -138,7 +138,7 @@ class BatchRef(Struct, frozen=True):
 
         audit.commit(entry, write)
         ended = 0
-        for lane in (Lane.READY, Lane.LEASED):
+        for lane in (Lane.READY, Lane.LEASED) if self.store.traits.finds else ():
             ids = [message.id for message in self.members(lane)]
             for at in range(0, len(ids), PAGE):
                 words = self.store.cancel(ids[at : at + PAGE])

@@ -29,6 +29,7 @@ from .exchange import (
 )
 from .message import (
     ABSENT,
+    BATCH_HEADER,
     BLOB,
     DAMAGED,
     DEGRADED,
@@ -79,6 +80,7 @@ from .triage import (
 
 __all__ = [
     "ABSENT",
+    "BATCH_HEADER",
     "BEFORE_MS",
     "BLOB",
     "DAMAGED",

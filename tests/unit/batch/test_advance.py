@@ -10,8 +10,7 @@ from msgspec.structs import replace
 
 from redrive.batch.advance import Advance, advance
 from redrive.batch.state import BatchState, Tolerance
-from redrive.message import BatchCounts, Draft
-from redrive.run_context import BATCH_HEADER
+from redrive.message import BATCH_HEADER, BatchCounts, Draft
 
 NOW_MS = 1_000
 NEW = BatchState("b", "sync", 0, Draft(task="success"), Draft(task="complete"), Draft(task="death"))

@@ -28,7 +28,7 @@ from ...store import Store
 from ...store.sqs import SqsEngine
 from .batches import BatchCells
 from .cells import NO_CELLS
-from .members import Move, State, headed, life_of, member_of, move_of
+from .members import MemberMove, MemberState, headed, life_of, member_of, move_of
 from .steps import SettleStep
 
 PAGE = 500
@@ -52,7 +52,7 @@ class CountedBatches(SqsEngine):
         self._counted().mark(marks)
         over = [mark.id for mark in marks if mark.keep_ms is not None]
         triage = self.triage_store
-        if over and triage is not None:  # it counts the members that rested there, which nobody else looks at
+        if over and triage is not None:  # it counts the members that rested there, too
             counts = triage.batch_counts(over)
             left = [n.open or n.dead or n.quarantine for n in counts]
             lines = zip(over, counts, left, strict=True)
@@ -86,7 +86,7 @@ class SteppedMembers:
                 except StoreError as error:
                     step.error = error
                     continue
-                step.joins = [move_of(message, State.OPEN) for message in messages]
+                step.joins = [move_of(message, MemberState.OPEN) for message in messages]
                 for send, message in zip(new, messages, strict=True):
                     send.message = message
 
@@ -139,7 +139,7 @@ class TriagedMembers:
     def before(self, rows: dict[str, Message], verdict: Verdict) -> None:
         """Count what takes letters away, or back from the way to SQS."""
         if isinstance(verdict, Discard):
-            state = State.DONE if verdict.waive else State.DISCARDED
+            state = MemberState.DONE if verdict.waive else MemberState.DISCARDED
             self._batches.merge([move_of(row, state, forced=True) for row in rows.values()])
         elif isinstance(verdict, Return):
             self._batches.merge([_back(row) for row in rows.values()])
@@ -149,7 +149,7 @@ class TriagedMembers:
         if isinstance(verdict, Redrive | Replace):
             done = [row for id, row in rows.items() if id in held]
             left = isinstance(verdict, Replace) and any(verdict.draft.batch != row.batch for row in done)
-            self._batches.merge([_opened(row, State.DISCARDED if left else State.OPEN) for row in done])
+            self._batches.merge([_opened(row, MemberState.DISCARDED if left else MemberState.OPEN) for row in done])
         elif isinstance(verdict, Discard | Return | Isolate | Readmit):
             now_there = self._triage.find([*rows]) if rows else []
             self._batches.merge([move_of(row, forced=True) for row in now_there if row is not None])
@@ -158,7 +158,7 @@ class TriagedMembers:
         """Count the dead members as discarded that `retain` is about to remove, the oldest ones."""
         if (dead.count is None and dead.age_ms is None) or not self._triage.batch_ids(limit=1):
             return
-        self._batches.merge([move_of(row, State.DISCARDED, forced=True) for row in self._old(queue, dead)])
+        self._batches.merge([move_of(row, MemberState.DISCARDED, forced=True) for row in self._old(queue, dead)])
 
     def _old(self, queue: str, keep: Keep) -> list[Message]:
         where = Filter(queue=queue)
@@ -174,11 +174,11 @@ class TriagedMembers:
                 return old
 
 
-def _opened(row: Message, state: State) -> Move | None:
+def _opened(row: Message, state: MemberState) -> MemberMove | None:
     member = member_of(row)
-    return None if member is None else Move(member, state, life_of(row, member) + 1)
+    return None if member is None else MemberMove(member, state, life_of(row, member) + 1)
 
 
-def _back(row: Message) -> Move | None:
+def _back(row: Message) -> MemberMove | None:
     member = member_of(row)
-    return None if member is None else Move(member, State.DEAD, life_of(row, member) - 1, forced=True)
+    return None if member is None else MemberMove(member, MemberState.DEAD, life_of(row, member) - 1, forced=True)

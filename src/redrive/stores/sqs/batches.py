@@ -2,8 +2,8 @@
 
 - `sqs/b/ID` is the head of a batch: how many indexes its members have taken;
 - `sqs/p/N/ID` is a page of its members (`members.py`);
-- `sqs/news/N` lists batches to look at: written before the pages that have the news, so a kill hides none;
-- `sqs/batches/N` lists all batches, by a hash of the id.
+- `sqs/news/N/PREFIX` lists batches to look at: written before the pages that have the news, so a kill hides none;
+- `sqs/batches/N/PREFIX` lists all batches, by a hash of the id.
 
 An index is taken before the message is sent, and counts once it is known that it was sent, or once the message settles.
 """
@@ -25,18 +25,19 @@ from ...errors import StoreUnavailable
 from ...message import BatchCounts, BatchMark, Cell, Message, Swap, version_of
 from ...store import Cells
 from ..batches import NOTHING, is_news
-from .members import PAGE, MemberPage, Move, State, numbered
+from .members import PAGE, MemberMove, MemberPage, MemberState, numbered
 
 HEADS, PAGES, NEWS, LISTS = "sqs/b/", "sqs/p/", "sqs/news/", "sqs/batches/"
 NEWS_CELLS = 4  # a process writes to one of them, so that many processes rarely meet
 LIST_CELLS = 64
 HEAD_STAYS_MS = 60_000  # the head outlives its pages, so that nothing is added to old pages
-TRIES = 30
+TRIES = 40
+PAUSE_S = (0.01, 0.4)  # longest pause before a cell is written again, after the first conflict and after many
 
 Place = tuple[str, int]  # a batch and the number of a page
 
 
-class Head(Struct, frozen=True, omit_defaults=True):
+class BatchHead(Struct, frozen=True, omit_defaults=True):
     """The head of a batch: the next index; the `taken` indexes from `first` on that the put named `token` has, so that
     the same put takes the same ones if it is repeated. `ends`: the pages expire."""
 
@@ -47,17 +48,21 @@ class Head(Struct, frozen=True, omit_defaults=True):
     ends: bool = False
 
 
-_read_head = msgspec.json.Decoder(Head).decode
+_read_head = msgspec.json.Decoder(BatchHead).decode
 _read_list = msgspec.json.Decoder(dict[str, int]).decode
 _encode = msgspec.json.Encoder().encode
 
 
 class BatchCells:
-    """The batches of one store. Thread-safe. `failpoint`: see `SqsStore`."""
+    """The batches of one store. Thread-safe. `prefix`: the store's, as several may share their cells."""
 
-    def __init__(self, cells: Cells, *, now_ms: Callable[[], int], failpoint: Callable[[str], None]) -> None:
+    def __init__(
+        self, cells: Cells, *, prefix: str, now_ms: Callable[[], int], failpoint: Callable[[str], None]
+    ) -> None:
         self._cells, self._now_ms, self._failpoint = cells, now_ms, failpoint
-        self._news = f"{NEWS}{os.urandom(1)[0] % NEWS_CELLS}"
+        self._all_news = [f"{NEWS}{n}/{prefix}" for n in range(NEWS_CELLS)]
+        self._all_lists = [f"{LISTS}{n}/{prefix}" for n in range(LIST_CELLS)]
+        self._news = self._all_news[os.urandom(1)[0] % NEWS_CELLS]
 
     # -- taking indexes
 
@@ -78,7 +83,7 @@ class BatchCells:
     def _take(self, batch: str, n: int, token: str | None) -> list[int]:
         for turn in range(TRIES):
             (cell,) = self._cells.read([HEADS + batch])
-            head = Head() if cell is None else _read_head(cell.value)
+            head = BatchHead() if cell is None else _read_head(cell.value)
             mine = range(head.first, head.first + min(n, head.taken)) if token and token == head.token else range(0)
             more = n - len(mine)
             if not more and not head.ends:
@@ -98,10 +103,10 @@ class BatchCells:
 
     # -- counting
 
-    def merge(self, moves: Sequence[Move | None]) -> tuple[str, ...]:
+    def merge(self, moves: Sequence[MemberMove | None]) -> tuple[str, ...]:
         """Write what became of members; returns the batches, sorted, that have nothing open now or lost a member to a
         death. May be repeated. Raises StoreError; some pages may be written then."""
-        places: dict[Place, list[Move]] = {}
+        places: dict[Place, list[MemberMove]] = {}
         for move in moves:
             if move is not None:
                 places.setdefault((move.member.batch, move.member.number // PAGE), []).append(move)
@@ -112,7 +117,7 @@ class BatchCells:
         first = {
             place: joined
             for place, some in places.items()
-            if pages[place[0]] > 1 and (joined := [move for move in some if move.state is State.OPEN])
+            if pages[place[0]] > 1 and (joined := [move for move in some if move.state is MemberState.OPEN])
         }
         self._failpoint("count")
         died, ended = set[str](), set[str]()
@@ -123,7 +128,7 @@ class BatchCells:
         over = {id for id, counts in zip(ids, self.counts(ids), strict=True) if not counts.open}
         return tuple(sorted(died | over))
 
-    def _write(self, places: Mapping[Place, Sequence[Move]], died: set[str], ended: set[str]) -> None:
+    def _write(self, places: Mapping[Place, Sequence[MemberMove]], died: set[str], ended: set[str]) -> None:
         left = dict(places)
         for turn in range(TRIES):
             cells = self._cells.read([_page_cell(place) for place in left])
@@ -180,34 +185,34 @@ class BatchCells:
         return {id: [cells[_page_cell(place)] for place in some] for id, some in places.items()}
 
     def ids(self, after: str, limit: int) -> list[str]:
-        now, names = self._now_ms(), [f"{LISTS}{n}" for n in range(LIST_CELLS)]
-        listed = {id: at for cell in self._cells.read(names) if cell for id, at in _read_list(cell.value).items()}
+        now, cells = self._now_ms(), self._cells.read(self._all_lists)
+        listed = {id: at for cell in cells if cell for id, at in _read_list(cell.value).items()}
         return sorted(id for id, until_ms in listed.items() if id > after and not 0 < until_ms <= now)[:limit]
 
     def changed(self, after: str, limit: int) -> list[str]:
-        ids = sorted(id for id in {id for ids, _ in self._all_news() for id in ids} if id > after)
+        ids = sorted(id for id in {id for ids, _ in self._read_news() for id in ids} if id > after)
         return [id for id, counts in zip(ids, self.counts(ids), strict=True) if is_news(counts)][:limit]
 
     def mark(self, marks: Sequence[BatchMark]) -> None:
         """Take the batches off the news, unless they changed, and let the pages of those that are over expire."""
-        lists = self._all_news()  # read before the counts: a page that changes later has its news written later, too
+        lists = self._read_news()  # read before the counts: a page that changes later has its news written later, too
         last = {mark.id: mark for mark in marks}
         now_there = self.counts([*last])
         seen = [mark for mark, counts in zip(last.values(), now_there, strict=True) if mark.counts == counts]
         names = {mark.id for mark in seen}
         swaps = []
-        for n, (ids, version) in enumerate(lists):
+        for name, (ids, version) in zip(self._all_news, lists, strict=True):
             if not names.isdisjoint(ids):
                 left = {id: at for id, at in ids.items() if id not in names}
-                swaps.append(Swap(f"{NEWS}{n}", version, _encode(left) if left else None))
+                swaps.append(Swap(name, version, _encode(left) if left else None))
         if swaps:
             self._cells.swap(swaps)  # a list that changed meanwhile stays: it costs one more look
         for mark in seen:
             if mark.keep_ms is not None and self._expire(mark.id, mark.keep_ms):
                 self._list({mark.id: self._now_ms() + mark.keep_ms})
 
-    def _all_news(self) -> list[tuple[dict[str, int], int]]:
-        cells = self._cells.read([f"{NEWS}{n}" for n in range(NEWS_CELLS)])
+    def _read_news(self) -> list[tuple[dict[str, int], int]]:
+        cells = self._cells.read(self._all_news)
         return [(_read_list(cell.value) if cell else {}, version_of(cell)) for cell in cells]
 
     # -- writing
@@ -236,7 +241,7 @@ class BatchCells:
         now = self._now_ms()
         for id, at in until_ms.items():
             self._edit(
-                f"{LISTS}{zlib.crc32(id.encode()) % LIST_CELLS}",
+                self._all_lists[zlib.crc32(id.encode()) % LIST_CELLS],
                 lambda ids, id=id, at=at: {one: t for one, t in ids.items() if not 0 < t <= now} | {id: at},  # type: ignore[misc]
             )
 
@@ -251,9 +256,8 @@ class BatchCells:
 
 
 def pause(turn: int) -> None:
-    """Pause before a cell that another process changed is read again."""
-    if turn:
-        time.sleep(uniform(0, 0.005 * min(turn, 20)))
+    """Pause before a cell that another process changed is read again: the longer, the more of them write to it."""
+    time.sleep(uniform(0, min(PAUSE_S[0] * 2**turn, PAUSE_S[1])))
 
 
 def _page_cell(place: Place) -> str:

@@ -24,8 +24,8 @@ _FORM = 1  # first byte of a page
 _HEAD = struct.Struct(">BII")
 
 
-class State(IntEnum):
-    """VOID: nobody waits for the member, as it is not known whether its message was sent."""
+class MemberState(IntEnum):
+    """The states of a member. A VOID one is not waited for: perhaps its message was never sent."""
 
     VOID = 0
     OPEN = 1
@@ -37,7 +37,7 @@ class State(IntEnum):
     DUPLICATE = 7
 
 
-_RESTING = (State.DEAD, State.QUARANTINE)
+_RESTING = (MemberState.DEAD, MemberState.QUARANTINE)
 _STATES = bytes(byte & 7 for byte in range(256))
 
 
@@ -49,12 +49,12 @@ class Member(NamedTuple):
     base: int = 0
 
 
-class Move(NamedTuple):
+class MemberMove(NamedTuple):
     """What became of a member in this life. `forced`: a verdict of triage, which may also go back to the life before;
     otherwise what is there already counts, if it is of the same life or a later one."""
 
     member: Member
-    state: State
+    state: MemberState
     life: int = 0
     forced: bool = False
 
@@ -81,23 +81,23 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
-def move_of(message: Message, state: State | None = None, *, forced: bool = False) -> Move | None:
+def move_of(message: Message, state: MemberState | None = None, *, forced: bool = False) -> MemberMove | None:
     """Return the move of a member to this state (None: that of its lane); None for a message that is no member."""
     member = member_of(message)
-    return None if member is None else Move(member, state or state_of(message), life_of(message, member), forced)
+    return None if member is None else MemberMove(member, state or state_of(message), life_of(message, member), forced)
 
 
 def life_of(message: Message, member: Member) -> int:
     return member.base + message.redrives
 
 
-def state_of(message: Message) -> State:
+def state_of(message: Message) -> MemberState:
     """Return the state of a message that is stored."""
     if message.lane in RESTING:
-        return State.DEAD if message.lane is Lane.DEAD else State.QUARANTINE
+        return MemberState.DEAD if message.lane is Lane.DEAD else MemberState.QUARANTINE
     if message.lane is Lane.DONE:
-        return State.CANCELLED if message.reason == "cancelled" else State.DONE
-    return State.OPEN
+        return MemberState.CANCELLED if message.reason == "cancelled" else MemberState.DONE
+    return MemberState.OPEN
 
 
 class MemberPage(Struct):
@@ -122,26 +122,26 @@ class MemberPage(Struct):
 
     def counts(self) -> BatchCounts:
         states = self.states.translate(_STATES)
-        fields = {state.name.lower(): states.count(state) for state in State if state is not State.VOID}
+        fields = {state.name.lower(): states.count(state) for state in MemberState if state is not MemberState.VOID}
         return BatchCounts(**fields, opened=self.opened, died=self.died)
 
     @property
     def open(self) -> int:
-        return self.states.translate(_STATES).count(State.OPEN)
+        return self.states.translate(_STATES).count(MemberState.OPEN)
 
-    def move(self, moves: Sequence[Move]) -> bool:
+    def move(self, moves: Sequence[MemberMove]) -> bool:
         """Merge moves; returns True if the page is another now."""
         return sum(self._move(move) for move in moves) > 0
 
-    def _move(self, move: Move) -> bool:
+    def _move(self, move: MemberMove) -> bool:
         at, life = move.member.number % PAGE, move.life % LIVES
         if at >= len(self.states):
             self.states.extend(bytes(at + 1 - len(self.states)))
-        was, lived, new = State(self.states[at] & 7), self.states[at] >> 3, move.state
+        was, lived, new = MemberState(self.states[at] & 7), self.states[at] >> 3, move.state
         later = (life - lived) % LIVES
         later = 0 if later >= LIVES // 2 else later
-        if was in (State.VOID, State.DUPLICATE):
-            if not move.forced and new is not State.DUPLICATE:
+        if was in (MemberState.VOID, MemberState.DUPLICATE):
+            if not move.forced and new is not MemberState.DUPLICATE:
                 self.opened += 1
                 self.died += new in _RESTING
         elif not _replaces(was, new, (life - lived) % LIVES, forced=move.forced):
@@ -149,18 +149,18 @@ class MemberPage(Struct):
         else:
             self.opened += later
             self.died += new in _RESTING and (was not in _RESTING or later > 0)
-            life = lived if new is State.DONE and not later else life
+            life = lived if new is MemberState.DONE and not later else life
         self.states[at], before = new | life << 3, self.states[at]
         return self.states[at] != before
 
 
-def _replaces(was: State, new: State, later: int, *, forced: bool) -> bool:
+def _replaces(was: MemberState, new: MemberState, later: int, *, forced: bool) -> bool:
     """True if `new`, of a life that began `later` than the one known, replaces what is known of a member. More than
     half of LIVES: of an earlier life. Done is final, and wins over the rest."""
-    if was is State.DONE or new is State.DUPLICATE:
+    if was is MemberState.DONE or new is MemberState.DUPLICATE:
         return False
-    if forced or new is State.DONE:
+    if forced or new is MemberState.DONE:
         return True
     if later == 0:
-        return was is State.OPEN or (was in (State.CANCELLED, State.DISCARDED) and new in _RESTING)
+        return was is MemberState.OPEN or (was in (MemberState.CANCELLED, MemberState.DISCARDED) and new in _RESTING)
     return later < LIVES // 2

@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from ...codec import Routes
 from ...errors import EnqueueError, Unsupported
 from ...ids import new_id
-from ...message import Draft, Message, PutResult, Swap
-from ...run_context import BATCH_HEADER
+from ...message import BATCH_HEADER, Draft, Message, PutResult, Swap
 from ...store import Cells, Traits
 from .. import lifecycle, validation
 from .batches import BatchCells
 from .cells import NO_CELLS, apply_swaps, check_swaps
 from .keys import SendMessages, SendResult, TrackedSends
-from .members import State, move_of
+from .members import MemberState, move_of
 from .search import SqsSearch
 
 
@@ -63,7 +62,9 @@ class Puts:
         if self._batches is not None:
             lines = zip(messages, results, strict=True)
             known = [(m, word) for m, word in lines if word is None or isinstance(word, str)]
-            self._batches.merge([move_of(m, State.OPEN if word is None else State.DUPLICATE) for m, word in known])
+            self._batches.merge(
+                [move_of(m, MemberState.OPEN if word is None else MemberState.DUPLICATE) for m, word in known]
+            )
         self._failpoint("acknowledge")
         failed = [word for word in results if word is not None and not isinstance(word, str)]
         if failed:

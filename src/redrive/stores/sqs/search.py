@@ -16,7 +16,7 @@ from ...message import Cancel, Counts, Lane, Message
 from ...store import Store
 from .batches import BatchCells
 from .in_flight import InFlightMessages
-from .members import State, move_of
+from .members import MemberState, move_of
 from .queues import QueueDirectory, SqsQueue
 from .receive import Receivers
 from .track import Track
@@ -68,7 +68,7 @@ class SqsSearch:
             over = [id for id, word in words.items() if word is Cancel.CANCELLED]
             seen = {row.id: row for row in rows if row is not None}
             seen |= {one.id: one for one in (track.find(over) if over else []) if one is not None}
-            self._batches.merge([move_of(seen[id], State.CANCELLED) for id in over if id in seen])
+            self._batches.merge([move_of(seen[id], MemberState.CANCELLED) for id in over if id in seen])
         return [words[id] for id in ids]
 
 

@@ -17,7 +17,7 @@ from ...message import Ack, Draft, Lane, Message, Receipt, RetryAt, Settled, Set
 from ...store import Cells, Store
 from .. import lifecycle
 from .in_flight import VISIBLE_MAX_S, ClaimedMessage
-from .members import Move, State, move_of
+from .members import MemberMove, MemberState, move_of
 from .members import state_of as state_of_member
 from .queues import QueueDirectory, SqsQueue
 from .send import SendRequest
@@ -40,7 +40,9 @@ class SettleStep(Struct):
     kept: bool = False
     ended: bool = False
     counted: bool = False
-    joins: list[Move | None] | None = None  # what its follow-ups add to their batches; None: they have no indexes yet
+    joins: list[MemberMove | None] | None = (
+        None  # what its follow-ups add to their batches; None: they have no indexes yet
+    )
     error: StoreError | ConfigError | None = None
     refused: StoreError | ConfigError | None = None  # the error of a follow-up that SQS never accepts
     word: Settled = Settled.OK
@@ -59,17 +61,17 @@ class SettleStep(Struct):
         return self.held.message, self.left
 
     @property
-    def moves(self) -> list[Move | None]:
+    def moves(self) -> list[MemberMove | None]:
         """What the settlement means for the batches of its message and of its follow-ups."""
         if self.left is None:
-            return [*(self.joins or ()), move_of(self.held.message, State.DONE)]
+            return [*(self.joins or ()), move_of(self.held.message, MemberState.DONE)]
         state = state_of_member(self.left)
-        return [*(self.joins or ()), None if state is State.OPEN else move_of(self.held.message, state)]
+        return [*(self.joins or ()), None if state is MemberState.OPEN else move_of(self.held.message, state)]
 
     def drop_join(self, message: Message) -> None:
         """Note that a follow-up was a duplicate of its unique key."""
-        joined = move_of(message, State.OPEN)
-        self.joins = [move_of(message, State.DUPLICATE) if move == joined else move for move in self.joins or ()]
+        joined = move_of(message, MemberState.OPEN)
+        self.joins = [move_of(message, MemberState.DUPLICATE) if move == joined else move for move in self.joins or ()]
 
     @property
     def gives_key_back(self) -> bool:

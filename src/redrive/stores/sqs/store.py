@@ -111,7 +111,7 @@ class SqsStore(CountedBatches):
         now_ms, tell, failpoint = self.now_ms, self._tell, self._reached
         self._in_flight = in_flight = InFlightMessages()
         self._pauses = QueuePauses(cells)
-        batches = None if cells is None else BatchCells(cells, now_ms=now_ms, failpoint=failpoint)
+        batches = None if cells is None else BatchCells(cells, prefix=at.prefix, now_ms=now_ms, failpoint=failpoint)
         self.batch_cells = batches
         self._track = track = Track(self.cells, now_ms=now_ms) if at.track else None
         tracked_sends = (

@@ -16,7 +16,7 @@ from .batch_moves import TriagedMembers
 from .batches import BatchCells
 from .client import EntryRefused
 from .keys import SendMessages, TrackedSends
-from .members import State, move_of
+from .members import MemberState, move_of
 from .outbox import Outbox, Tell
 from .wire import ANY_BODY_MAX
 
@@ -132,14 +132,14 @@ class SqsTriage:
     def _send_back(self, messages: Sequence[Message]) -> list[Exception | None]:
         """Send messages; returns for each its error or None: EnqueueError if SQS would reject the message again."""
         if self._batches is not None:
-            self._batches.merge([move_of(message, State.OPEN) for message in messages])
+            self._batches.merge([move_of(message, MemberState.OPEN) for message in messages])
         errors: list[Exception | None] = [_too_large(message) for message in messages]
         going = [at for at, error in enumerate(errors) if error is None]
         for at, error in zip(going, self._sent([messages[at] for at in going]), strict=True):
             errors[at] = EnqueueError(str(error)) if isinstance(error, EntryRefused) else error
         if self._batches is not None:
             refused = [m for m, error in zip(messages, errors, strict=True) if isinstance(error, EnqueueError)]
-            self._batches.merge([move_of(message, State.DEAD) for message in refused])
+            self._batches.merge([move_of(message, MemberState.DEAD) for message in refused])
         return errors
 
     def _sent(self, messages: Sequence[Message]) -> Sequence[StoreError | ConfigError | None]:
