@@ -35,7 +35,9 @@ from redrive.message import (
 )
 from redrive.store import Cells
 from redrive.stores.memory.store import MemoryStore
-from redrive.stores.sqs.members X
+from redrive.stores.sqs.members import LIVES, Member, MemberPage
+from redrive.stores.sqs.members import MemberMove as Move
+from redrive.stores.sqs.members import MemberState as State
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing import ManualClock
 from redrive.testing.sqs import SqsServer
@@ -148,27 +150,17 @@ def test_done_wins_over_dead_in_any_order() -> None:
 
 
 def test_a_late_copy_of_an_earlier_life_changes_nothing() -> None:
-    redriven = page(
-        of(State.OPEN), of(State.DEAD), of(State.OPEN, 1), of(State.DEAD), of(State.OPEN)
-    )
+    redriven = page(of(State.OPEN), of(State.DEAD), of(State.OPEN, 1), of(State.DEAD), of(State.OPEN))
     assert redriven.counts() == BatchCounts(open=1, opened=2, died=1)
-    assert page(of(State.OPEN), of(State.DEAD), of(State.DEAD)).counts() == BatchCounts(
-        dead=1, opened=1, died=1
-    )
-    lives = [
-        of(state, life)
-        for life in range(2 * LIVES + 3)
-        for state in (State.OPEN, State.DEAD, State.OPEN)
-    ]
+    assert page(of(State.OPEN), of(State.DEAD), of(State.DEAD)).counts() == BatchCounts(dead=1, opened=1, died=1)
+    lives = [of(state, life) for life in range(2 * LIVES + 3) for state in (State.OPEN, State.DEAD, State.OPEN)]
     assert page(*lives).counts() == BatchCounts(dead=1, opened=2 * LIVES + 3, died=2 * LIVES + 3)
 
 
 def test_a_verdict_may_go_back_and_never_undoes_what_is_done() -> None:
     back = page(of(State.OPEN), of(State.DEAD), of(State.OPEN, 1), of(State.DEAD, forced=True))
     assert back.counts().dead == back.counts().total == 1
-    assert (
-        page(of(State.OPEN), of(State.DONE), of(State.DISCARDED, 1, forced=True)).counts().done == 1
-    )
+    assert page(of(State.OPEN), of(State.DONE), of(State.DISCARDED, 1, forced=True)).counts().done == 1
 
 
 # -- kills

@@ -61,10 +61,9 @@ class Puts:
         results = self._results(messages, drafts)
         if self._batches is not None:
             lines = zip(messages, results, strict=True)
-            known = [(m, word) for m, word in lines if word is None or isinstance(word, str)]
-            self._batches.merge(
-                [move_of(m, MemberState.OPEN if word is None else MemberState.DUPLICATE) for m, word in known]
-            )
+            known = [(m, word is None) for m, word in lines if word is None or isinstance(word, str)]
+            words = MemberState.DUPLICATE, MemberState.OPEN
+            self._batches.merge([move_of(message, words[is_sent]) for message, is_sent in known])
         self._failpoint("acknowledge")
         failed = [word for word in results if word is not None and not isinstance(word, str)]
         if failed:

@@ -40,9 +40,7 @@ class SettleStep(Struct):
     kept: bool = False
     ended: bool = False
     counted: bool = False
-    joins: list[MemberMove | None] | None = (
-        None  # what its follow-ups add to their batches; None: they have no indexes yet
-    )
+    joins: list[MemberMove | None] | None = None  # what its follow-ups add to batches; None: not known yet
     error: StoreError | ConfigError | None = None
     refused: StoreError | ConfigError | None = None  # the error of a follow-up that SQS never accepts
     word: Settled = Settled.OK
