@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from pathlib import Path
+from random import Random
 from typing import Any
 from urllib.parse import quote
 from uuid import uuid4
@@ -29,6 +30,7 @@ from redrive.message import (
     Exchange,
     Lane,
     Redrive,
+    RetryAt,
     Return,
     Settlement,
     Swap,
@@ -268,6 +270,51 @@ def test_a_put_whose_answer_was_lost_is_sent_again_under_the_same_indexes(place:
     assert len(deliveries) >= 6
     settle(store, deliveries)
     assert counts(store) == BatchCounts(done=3, opened=3)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_is_killed_in_the_end_all_members_are_done_and_counted_once(place: Place, seed: int) -> None:
+    """Producers, workers and redrives on three handles, each killed at a random step of a random call."""
+    chance = Random(seed)
+
+    def attempt(work: Callable[[SqsStore], object]) -> bool:
+        store = place.open()
+        dies_at(store, chance.randrange(30), [])
+        try:
+            work(store)
+        except Killed:
+            return False
+        return True
+
+    def settle_some(store: SqsStore) -> None:
+        decisions = (Ack(), DeadLetter("permanent"), RetryAt(place.stand.clock()))
+        settlements = [Settlement(d.receipt, chance.choice(decisions)) for d in claim(store, 4)]
+        store.exchange(settlements, [])
+
+    for first in (0, 6):
+        while not attempt(lambda store, first=first: store.put(members(6, first=first))):  # type: ignore[misc]
+            pass
+    for _ in range(25):
+        dead = place.resting.peek(Lane.DEAD).messages
+        if dead and chance.random() < 0.3:
+            attempt(lambda store, dead=dead: store.triage([row.handle for row in dead[:3]], Redrive()))  # type: ignore[misc]
+        else:
+            attempt(settle_some)
+        if chance.random() < 0.3:
+            place.stand.passes(LEASE_MS / 1000 + 1)
+    store = place.open()
+    for _ in range(30):
+        place.stand.passes(120)
+        dead = place.resting.peek(Lane.DEAD).messages
+        store.triage([row.handle for row in dead], Redrive())
+        settle(store, claim(store))
+        found = counts(store)
+        assert found.total == 12
+        if found == BatchCounts(done=12, opened=found.opened, died=found.died) and not dead:
+            break
+    else:
+        raise AssertionError(f"seed {seed}: {counts(store)}")
+    assert store.changed_batches() == ["b"]
 
 
 # -- dead members
