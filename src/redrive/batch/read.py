@@ -122,7 +122,7 @@ def need_counts(store: Store, state: BatchState) -> None:
     if not (store.traits.batches and store.traits.cells):
         raise Unsupported(
             f"batch {state.name!r}: store {store.traits.name} keeps no counts of batches; put batches into a store on "
-            "SQLite, PostgreSQL or Redis"
+            "SQLite, PostgreSQL or Redis, or on SQS with cells="
         )
     callbacks = (state.on_success, state.on_complete, state.on_death)
     admit([draft for draft in callbacks if draft is not None], store.traits)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ..ids import derived_id
+from ..ids import derived_id, part_id
 from ..message import Draft
 from ..store import Store
 from .advance import Advance
@@ -48,9 +48,9 @@ def drafts(store: Store, old: BatchState | None, made: Advance, members: Sequenc
     put = [*callbacks(store, old, made), *made.steps, *members]
     if store.traits.atomic_moves:
         return put
-    fed = {part.name: part.put for part in old.parts}
+    fed = {part_id(old.id, part.name): part.put for part in old.parts}  # lists of a step's members that were put before
     return [
-        draft if draft.id else replace(draft, id=_id(made.state, f"{draft.batch}/{fed}/{n}"))
+        draft if draft.id else replace(draft, id=_id(old, f"{draft.batch}/{fed.get(draft.batch or '', 0)}/{n}"))
         for n, draft in enumerate(put)
     ]
 

@@ -14,6 +14,7 @@ from ..errors import ConfigError, Conflict
 from ..ids import new_id, part_id
 from ..message import Draft, Swap
 from ..registry import Registry
+from . import repeats
 from .advance import advance
 from .fill import raise_refused
 from .follow import follow
@@ -45,13 +46,18 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     store, id = app.store, state.id
     need_counts(store, state)
     (found,) = wholes(store, [id])
-    if found.state is not None:
+    if found.state is not None and found.state.sealed:
         return BatchRef(id, store, True)
     chunks = {step.name: [*_chunks(step.drafts)] for step in steps}
     parts = tuple(_part(store.now_ms(), id, step, len(chunks[step.name])) for step in _sorted(state.name, steps))
-    made = advance(
-        replace(state, sealed=True, filled_ms=store.now_ms(), parts=parts), found.own, store.now_ms(), found.parts
-    )
+    if found.state is not None:
+        state = found.state  # as an earlier producer began it
+    elif not store.traits.atomic_moves:  # so that a repeated put has the same ids
+        state = replace(state, filled_ms=store.now_ms(), parts=parts)
+        store.cells.swap([swap_of(store, state, None)])
+        (found,) = wholes(store, [id])
+    begun = state = replace(state, sealed=True, filled_ms=store.now_ms(), parts=state.parts or parts)
+    made = advance(state, found.own, store.now_ms(), found.parts)
     state, members = made.state, list[Draft]()
     first = next((part for part in state.parts if part.feeds), None)
     if first is not None:  # what is put now makes sure that a look follows, which puts the rest
@@ -60,7 +66,7 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     for part in state.parts:
         for n in range(part.put, part.chunks):
             _store(app, chunk_swap(store, id, part.name, n, chunks[part.name][n]), tx)
-    drafts = [*made.steps, *made.callbacks, *members]
+    drafts = repeats.drafts(store, begun, made, members)
     try:
         stamped = drafts if app.tracing is None else app.tracing.stamp(drafts)
         app.put(stamped, swaps=[swap_of(store, state, found.cell)], tx=tx)
