@@ -451,6 +451,38 @@ def test_a_batch_whose_members_add_members_ends_with_the_last_of_them(shop: Shop
     assert [info.id for info in shop.app.batches()] == [ref.id]
 
 
+def test_steps_of_a_workflow_follow_each_other_and_a_redrive_resumes_it(shop: Shop) -> None:
+    shop.bad = {5}
+    w = shop.app.workflow(name="order", key="7", on_success=shop.tell.draft("success"))
+    first = w.step(shop.push, 4)
+    second = w.map(shop.push, [5, 6, 7]).after(first)
+    w.step(shop.push, 8).after(second)
+    ref = w.enqueue()
+    shop.work()
+    assert shop.ran[0] == 4 and sorted(shop.ran[1:]) == [6, 7] and ref.state == "partial"
+    shop.bad.clear()
+    shop.app.dlq.retry(ids=[message.id for message in ref.members("dead")])
+    shop.work()
+    assert shop.ran[3:] == [5, 8] and ref.state == "done" and shop.words == ["success"]
+    assert ref.counts == BatchCounts(done=5, opened=6, died=1)
+
+
+def test_batches_in_batches_end_one_after_the_other(shop: Shop) -> None:
+    inner = shop.app.batch([shop.push.draft(n) for n in (4, 5)], name="inner", on_success=shop.tell.draft("inner"))
+    outer = shop.app.batch([shop.push.draft(6), inner], name="outer", on_success=shop.tell.draft("outer"))
+    ref = outer.enqueue()
+    shop.work()
+    assert ref.state == "done" and ref.counts == BatchCounts(done=3, opened=3) and shop.words == ["inner", "outer"]
+
+
+def test_a_step_that_takes_a_result_is_refused_as_sqs_keeps_none(shop: Shop) -> None:
+    w = shop.app.workflow(name="order")
+    w.step(shop.push, w.step(shop.push, 4).result)
+    with pytest.raises(Unsupported, match="keeps no results"):
+        w.enqueue()
+    assert shop.app.store.counts().ready == 0
+
+
 def test_a_partial_batch_goes_on_when_its_dead_member_is_redriven(shop: Shop) -> None:
     shop.bad = {2}
     ref = shop.fill(range(5)).enqueue()

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import ConfigError, Conflict
+from ..errors import ConfigError, Conflict, Unsupported
 from ..ids import new_id, part_id
 from ..message import Draft, Swap
 from ..registry import Registry
@@ -45,6 +45,11 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     drafts, which go before. See `Workflow.enqueue`."""
     store, id = app.store, state.id
     need_counts(store, state)
+    if any(step.keeps for step in steps) and not store.traits.keeps_done:
+        raise Unsupported(
+            f"workflow {state.name!r}: a step takes the result of another, and store {store.traits.name} keeps no "
+            "results; let the steps read what they need by a name, or use app.chain(…)"
+        )
     (found,) = wholes(store, [id])
     if found.state is not None and found.state.sealed:
         return BatchRef(id, store, True)
