@@ -10,27 +10,29 @@ from ..store import Store
 from .hold import words
 from .record import Need
 
-READ_MAX = 300  # batches that are read for one status, and as many changed ones if there are more
+READ_MAX = 300  # most batches of each kind that are read for one status: failed ones, changed ones, the first ones
 NAMED_MAX = 20  # partial batches that have a need of their own; one more need counts the rest
 IDLE_MS = 3_600_000  # ms for which a producer adds no member before that is a need
 _PARTIAL = ("--state", "partial")
 
 
 class ReadBatches(NamedTuple):
-    """Batches as read; `unread`: there are more than were read."""
+    """Batches as read; `unread`: there may be more that need a person."""
 
     found: Sequence[BatchInfo] = ()
     unread: bool = False
 
 
 def read_batches(store: Store) -> ReadBatches:
-    """Read the first READ_MAX batches. If there are more, also up to READ_MAX of those with news, which any batch is
-    that was never sealed and has nothing open. One call of the store if there are no batches. Raises StoreError."""
+    """Read the first READ_MAX batches. If there are more, also up to READ_MAX with a failed member, and up to READ_MAX
+    with news, as has any batch that was never sealed and has nothing open. One call of the store if there are no
+    batches. Raises StoreError."""
     ids = store.batch_ids(limit=READ_MAX + 1)
-    unread = len(ids) > READ_MAX
-    if unread:
-        ids = [*dict.fromkeys([*ids[:READ_MAX], *store.changed_batches(limit=READ_MAX)])]
-    return ReadBatches(infos(store, roots(ids)), unread)
+    if len(ids) <= READ_MAX:
+        return ReadBatches(infos(store, roots(ids)))
+    failed, changed = store.batch_ids(failed=True, limit=READ_MAX), store.changed_batches(limit=READ_MAX)
+    unread = READ_MAX in (len(failed), len(changed))
+    return ReadBatches(infos(store, roots([*ids[:READ_MAX], *failed, *changed])), unread)
 
 
 def batch_needs(batches: Sequence[BatchInfo], now_ms: int) -> Iterator[Need]:

@@ -66,8 +66,8 @@ class Status(Struct, frozen=True, kw_only=True):
     not run, over all queues. `failures` are the groups of dead messages, the largest first, with `annotations` by
     fingerprint. `schedules` are those of the app, late ones first. `runs` are the open redrive runs. `queues` are
     sorted by the age of their oldest due message, then by their dead messages. `holds` does not cover `unread` of the
-    queues, as their messages were not read. `unread_batches` is true if there are more batches than were read for
-    needs.
+    queues, as their messages were not read. `unread_batches` is true if there may be more batches that
+    need a person than were read.
     """
 
     at_ms: int

@@ -91,8 +91,10 @@ class QueryOperations(StoreBase):
         without `traits.batches`."""
         raise Unsupported(f"{self.traits.name} keeps no counts of batches")
 
-    def batch_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        """Return the ids, sorted and above `after`, of all batches with counts. Empty without `traits.batches`."""
+    def batch_ids(self, *, after: str = "", limit: int = 100, failed: bool = False) -> list[str]:
+        """Return the ids, sorted and above `after`, of all batches with counts; with `failed`, only those with a
+        member that is dead or in quarantine, at a cost that does not grow with the other batches. Empty without
+        `traits.batches`."""
         return []
 
     def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:

@@ -148,8 +148,8 @@ class StoreWrapper(Store):
     def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
         return self.inner.batch_counts(ids)
 
-    def batch_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        return self.inner.batch_ids(after=after, limit=limit)
+    def batch_ids(self, *, after: str = "", limit: int = 100, failed: bool = False) -> list[str]:
+        return self.inner.batch_ids(after=after, limit=limit, failed=failed)
 
     def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
         return self.inner.changed_batches(after=after, limit=limit)

@@ -48,7 +48,12 @@ def moved(counts: BatchCounts, old: str | None, new: str | None) -> BatchCounts:
 
 def is_news(counts: BatchCounts) -> bool:
     """True if a changed batch with these counts needs a look: nothing is open, or a member died."""
-    return counts.open == 0 or counts.dead + counts.quarantine > 0
+    return counts.open == 0 or has_failed(counts)
+
+
+def has_failed(counts: BatchCounts) -> bool:
+    """True if a member is dead or in quarantine."""
+    return counts.dead + counts.quarantine > 0
 
 
 def miscounted(id: str, field: str, counted: int, stored: int) -> str:

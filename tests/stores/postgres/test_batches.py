@@ -210,6 +210,10 @@ def test_members_at_rest_are_read_by_the_index_of_batches(store: PostgresStore) 
     path = "lane in ('dead', 'quarantine') and lane = 'dead' and batch = 'b1' order by rested_ms, seq limit 5"
     plan = str(store._link.look(f"explain select * from {store._link.schema}.message where {path}"))
     assert "Index Scan using message_batch" in plan and "Sort" not in plan and "Filter" not in plan
+    sql = store._st.sql["failed_batches"].decode().replace("$1", "''").replace("$2", "10")
+    plan = str(store._link.look(f"explain {sql}"))
+    assert plan.count("Index Only Scan using message_batch") == 2 and "Sort" not in plan
+    assert store.batch_ids(failed=True) == [f"b{n}" for n in range(5)]
     assert store.retain("default", dead=Keep(count=3)) == (0, 17)
     assert store.peek(Lane.DEAD).messages != []
     assert sum(counts.discarded for counts in store.batch_counts([f"b{n}" for n in range(5)])) == 17

@@ -174,6 +174,7 @@ def plan(path: Path, sql: str, args: list[Any]) -> str:
     ("name", "args", "index"),
     [
         ("changed_batches", 2, "INDEX batch_news (id>?)"),
+        ("failed_batches", 2, "INDEX batch_failed (id>?)"),
         ("sweep_batches", 1, "batch_expires"),
         ("batch_counts", 1, "PRIMARY KEY (id=?)"),
         ("ended", 1, "PRIMARY KEY (id=?)"),

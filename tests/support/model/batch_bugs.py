@@ -243,8 +243,21 @@ def _(right: Any, store: MemoryStore, **parts: Any) -> Any:
 
 
 @bug(MemoryStore, "batch_ids", "the last of a page begins the next one")
-def _(right: Any, store: MemoryStore, *, after: str = "", limit: int = 100) -> Any:
+def _(right: Any, store: MemoryStore, *, after: str = "", limit: int = 100, failed: bool = False) -> Any:
+    if failed:
+        return right(store, after=after, limit=limit, failed=True)
     return sorted(id for id in store._tables.batches if id >= after)[:limit]
+
+
+@bug(MemoryStore, "batch_ids", "a batch of which one died stays a failed one")
+def _(right: Any, store: MemoryStore, *, failed: bool = False, **parts: Any) -> Any:
+    found = right(store, **parts)
+    return [id for id in found if store.batch_counts([id])[0].died] if failed else found
+
+
+@bug(memory_store, "has_failed", "a quarantined one did not fail")
+def _(right: Any, counts: Any) -> Any:
+    return counts.dead > 0
 
 
 @bug(memory_store, "is_news", "a dead member waits for the open ones")

@@ -95,8 +95,12 @@ class Looks(World):
             expected = counted.get(batch, BatchCounts())
             assert counts == expected, f"batch {batch} counts {counts}, expected {expected}"
         after, limit = ("", 100) if self._looks % 3 else (draws.BATCHES[self._looks % len(draws.BATCHES)], 1)
-        for what, every in (("batch_ids", ids), ("changed_batches", batches.news())):
-            some = getattr(self.store, what)(after=after, limit=limit)
+        failed = [batch for batch in ids if batch in counted and counted[batch].dead + counted[batch].quarantine]
+        for what, every, some in (
+            ("batch_ids", ids, self.store.batch_ids(after=after, limit=limit)),
+            ("failed batch_ids", failed, self.store.batch_ids(after=after, limit=limit, failed=True)),
+            ("changed_batches", batches.news(), self.store.changed_batches(after=after, limit=limit)),
+        ):
             expected_ids = [batch for batch in every if batch > after][:limit]
             assert some == expected_ids, f"{what}({after!r}, {limit}) are {some}, expected {expected_ids}"
         if self._looks % 4 == 0:

@@ -14,7 +14,7 @@ from redrive import App, Retry
 from redrive.batch import BatchInfo, BatchPhase
 from redrive.message import BatchCounts
 from redrive.program.main import run as redrive
-from redrive.status import Need
+from redrive.status import Need, batches
 from redrive.status.batches import IDLE_MS, NAMED_MAX, READ_MAX, batch_needs
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -134,7 +134,7 @@ def test_many_partial_batches_have_one_need_for_those_beyond_the_first() -> None
     assert list(batch_needs(some[:1] * NAMED_MAX, IDLE_MS))[-1].about
 
 
-def test_what_is_read_does_not_grow_with_the_batches_and_abandoned_ones_are_found_among_them() -> None:
+def test_what_is_read_does_not_grow_with_the_batches_and_those_with_needs_are_found_among_them() -> None:
     clock = ManualClock()
     store = Counted(clock)
     app = app_on(store)
@@ -145,17 +145,27 @@ def test_what_is_read_does_not_grow_with_the_batches_and_abandoned_ones_are_foun
         fill(app, [n], name=f"b{n}", key=str(n))
     app.run_worker(drain=True)
     assert not app.status().unread_batches
-    last = max((f"k{n}" for n in range(20)), key=lambda key: app.batch(name="z", key=key).ref.id)
-    batch = app.batch(name="z", key=last)
+
+    def last(name: str) -> str:
+        """Return a key whose batch comes after those that are read first."""
+        return max((f"k{n}" for n in range(2000)), key=lambda key: app.batch(name=name, key=key).ref.id)
+
+    batch = app.batch(name="z", key=last("z"))
     batch.__enter__()
     batch.add(*(app.tasks["push"].draft(n) for n in range(1000)))
     app.run_worker(drain=True)
     clock.advance("1h")
+    partial = fill(app, [-1], key=last("sync"))
+    app.run_worker(drain=True)
+    clock.advance("1m")
+    app.run_worker(drain=True)
+    assert partial not in [*store.changed_batches(), *store.batch_ids(limit=READ_MAX)]
     store.read = store.calls = 0
     status = app.status()
-    assert status.unread_batches and batch.ref.id not in store.batch_ids(limit=READ_MAX)
-    assert READ_MAX < store.read <= 2 * READ_MAX and store.calls == 4
-    assert [need.about for need in status.needs if need.area == "batches"] == [f"batch/{batch.ref.id}"]
+    assert not status.unread_batches and batch.ref.id not in store.batch_ids(limit=READ_MAX)
+    assert READ_MAX < store.read <= 2 * READ_MAX and store.calls == 5
+    about = {need.about for need in status.needs if need.area == "batches"}
+    assert about == {f"batch/{batch.ref.id}", f"batch/{partial}"}
 
 
 def test_a_need_names_its_runbook_and_links_to_it_where_that_is_published(
@@ -183,13 +193,13 @@ def test_a_need_names_its_runbook_and_links_to_it_where_that_is_published(
 
 
 def test_the_command_names_partial_batches_and_says_that_there_are_more_than_it_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(batches, "READ_MAX", 3)
     url = f"sqlite:///{tmp_path / 'work.db'}"
     app = app_on(url)
-    id = fill(app, [-1], key="0")
-    for n in range(READ_MAX):
-        fill(app, [n], key=str(n + 1))
+    id = min(fill(app, [-1], key=str(n)) for n in range(3))
+    fill(app, [1])
     app.run_worker(drain=True)
     app.store.close()
     assert redrive(["status", "-o", "table", "--url", url]) == 1

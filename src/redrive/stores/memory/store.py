@@ -53,7 +53,7 @@ from ...message import (
 )
 from ...store import Cells, Store, Traits
 from .. import lifecycle, validation
-from ..batches import STORED, is_news, miscounted, state_of
+from ..batches import STORED, has_failed, is_news, miscounted, state_of
 from ..clock import wall_ms
 from ..counts import counted
 from ..failure_groups import grouped
@@ -255,9 +255,10 @@ class MemoryStore(Store):
         with self._look() as (tables, _):
             return [tables.counts_of(id) for id in ids]
 
-    def batch_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
+    def batch_ids(self, *, after: str = "", limit: int = 100, failed: bool = False) -> list[str]:
         with self._look() as (tables, _):
-            return sorted(id for id in tables.batches if id > after)[:limit]
+            rows = tables.batches.items()
+            return sorted(id for id, row in rows if id > after and (not failed or has_failed(row.counts)))[:limit]
 
     def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
         with self._look() as (tables, _):

@@ -356,8 +356,8 @@ class PostgresQueries(PostgresDatabase):
     def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
         return batches.counts(self._link, self._st, ids)
 
-    def batch_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        return [id for (id,) in self._look("batch_ids", after, limit)]
+    def batch_ids(self, *, after: str = "", limit: int = 100, failed: bool = False) -> list[str]:
+        return [id for (id,) in self._look("failed_batches" if failed else "batch_ids", after, limit)]
 
     def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
         return [id for (id,) in self._look("changed_batches", after, limit)]

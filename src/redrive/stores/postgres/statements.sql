@@ -1087,6 +1087,15 @@ select id from {s}.batch where id > $1::text
 union select batch from {s}.batch_delta where batch > $1::text
 order by id limit $2::bigint
 
+-- name: failed_batches
+-- $1 after which id, $2 how many: those of stored members that are dead or in quarantine, from one batch to the next in their index
+with recursive failed(id) as (
+  (select batch from {s}.message where batch > $1::text and lane in ('dead', 'quarantine') order by batch limit 1)
+  union all
+  select n.batch from failed f cross join lateral (
+    select batch from {s}.message where batch > f.id and lane in ('dead', 'quarantine') order by batch limit 1) n)
+select id from failed limit $2::bigint
+
 -- name: changed_batches
 -- $1 after which id, $2 how many: those with news (stores/batches.py). What waits to be folded is a change too.
 with d as materialized (select batch, {sums} from {s}.batch_delta where batch > $1::text group by batch)

@@ -78,8 +78,8 @@ class RedisQueries(RedisNamespace):
     def batch_counts(self, ids: Sequence[str]) -> list[BatchCounts]:
         return [read_counts(packed) for packed in self._call("batch_counts", (ids,))]
 
-    def batch_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        return names_of(self._call("batch_ids", (limit,), after.encode()))
+    def batch_ids(self, *, after: str = "", limit: int = 100, failed: bool = False) -> list[str]:
+        return names_of(self._call("batch_ids", (limit, failed), after.encode()))
 
     def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
         return names_of(self._call("changed_batches", (limit,), after.encode()))

@@ -276,8 +276,8 @@ class SqliteQueries(SqliteFile):
         counts = {id: BatchCounts(*numbers) for id, *numbers in rows}
         return [counts.get(id, NOTHING) for id in ids]
 
-    def batch_ids(self, *, after: str = "", limit: int = 100) -> list[str]:
-        return [id for (id,) in self._read(self._sql["batch_ids"], after, limit)]
+    def batch_ids(self, *, after: str = "", limit: int = 100, failed: bool = False) -> list[str]:
+        return [id for (id,) in self._read(self._sql["failed_batches" if failed else "batch_ids"], after, limit)]
 
     def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
         return [id for (id,) in self._read(self._sql["changed_batches"], after, limit)]

@@ -124,6 +124,7 @@ create table batch (
   expires_ms integer                      -- when the row is removed, if the batch does not change before
 ) without rowid;
 create index batch_news on batch(id) where changed and (open = 0 or dead + quarantine > 0);
+create index batch_failed on batch(id) where dead + quarantine > 0;
 create index batch_expires on batch(expires_ms) where expires_ms is not null;
 
 -- name: put
@@ -614,6 +615,10 @@ select id from batch where changed and (open = 0 or dead + quarantine > 0) and i
 -- name: batch_ids
 -- ?1 after this id, ?2 limit
 select id from batch where id > ?1 order by id limit ?2
+
+-- name: failed_batches
+-- ?1 after this id, ?2 limit
+select id from batch where dead + quarantine > 0 and id > ?1 order by id limit ?2
 
 -- name: mark_batch
 -- the time to remove it or null, its id, and its counts as they were seen

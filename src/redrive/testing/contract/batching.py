@@ -315,6 +315,23 @@ class BatchRules(Contract):
         settle_all(store, Ack())
         assert store.changed_batches() == ["a"]
 
+    @takes("batches", "triages")
+    def test_failed_batches_are_those_with_a_dead_or_quarantined_member(self, store: Store) -> None:
+        assert store.batch_ids(failed=True) == []
+        dead = [bury(store, lane, batch=batch) for batch, lane in zip("abcd", RESTING * 2, strict=True)]
+        more = bury(store, batch="a")
+        put(store, *[draft(batch=batch) for batch in "abcdef"])
+        store.cancel([put_one(store, batch="g")])
+        bury(store)  # a member of none
+        assert store.batch_ids(failed=True) == ["a", "b", "c", "d"]
+        assert store.batch_ids(failed=True, after="a", limit=2) == ["b", "c"]
+        store.mark_batches([BatchMark("b", counts(store, "b"))])  # failed still, though nothing changed
+        store.triage([handle(store, id) for id in dead[:1]], Redrive())
+        store.triage([handle(store, id) for id in dead[2:]], Discard("no"))
+        assert store.batch_ids(failed=True) == ["a", "b"]
+        store.triage([handle(store, more)], Discard("no"))
+        assert store.batch_ids(failed=True) == ["b"] and store.batch_ids() == [*"abcdefg"]
+
     @takes("batches")
     def test_counts_are_kept_for_as_long_as_a_mark_says(self, store: Store, clock: ManualClock) -> None:
         put(store, draft(batch="a"), draft(batch="b"))

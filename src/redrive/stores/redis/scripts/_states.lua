@@ -79,11 +79,11 @@ end
 
 -- The counts of a batch: a field of one hash, with the numbers of BatchCounts in their order and then when they go, or 0.
 -- Moves of members are collected, and written once per batch by `batches.write`. `CHANGED` has the batches that must be
--- looked at, `NAMES` all, `EXPIRIES` those that go. Dead and quarantined members of a batch stand in sets as those of a queue, with a
--- letter more. `AS`: as what a message at rest is counted, by its lane; all others are open. (A function takes long to find
+-- looked at, `NAMES` all, `EXPIRIES` those that go, `FAILED` those with a dead or quarantined member. Such members stand in
+-- sets as those of a queue, with a letter more. `AS`: as what a message at rest is counted, by its lane; all others are open. (A function takes long to find
 -- its outer names. So these have few.)
 local batches = {COUNTS = root .. 'b', CHANGED = root .. 'bc', NAMES = root .. 'bn', EXPIRIES = root .. 'be',
-  changes = {}, named = {},
+  FAILED = root .. 'bf', changes = {}, named = {},
   AS = {[DEAD] = 'dead', [QUARANTINE] = 'quarantine', [DONE] = 'done'}}
 
 -- So many members are counted as `new` instead of `old`; nil: not at all.
@@ -116,7 +116,7 @@ end
 function batches:write()
   if not next(self.changes) then return end
   local FIELDS = {'open', 'done', 'dead', 'quarantine', 'cancelled', 'discarded', 'duplicate', 'opened', 'died'}
-  local ids, rows, first, news, others = {}, {}, {}, {}, {}
+  local ids, rows, first, news, others, failed, mended = {}, {}, {}, {}, {}, {}, {}
   for batch in pairs(self.changes) do ids[#ids + 1] = batch end
   for i, packed in ipairs(each('HMGET', self.COUNTS, ids)) do
     local batch, by, counts = ids[i], self.changes[ids[i]], self.read(packed)
@@ -134,11 +134,21 @@ function batches:write()
     elseif packed then
       others[#others + 1] = batch
     end
+    if by.dead ~= 0 or by.quarantine ~= 0 then
+      if counts[3] + counts[4] > 0 then
+        failed[#failed + 1] = 0
+        failed[#failed + 1] = batch
+      else
+        mended[#mended + 1] = batch
+      end
+    end
   end
   each('HSET', self.COUNTS, rows)
   each('ZADD', self.NAMES, first)
   each('ZADD', self.CHANGED, news)
   each('ZREM', self.CHANGED, others)
+  each('ZADD', self.FAILED, failed)
+  each('ZREM', self.FAILED, mended)
   self.changes = {}
 end
 
