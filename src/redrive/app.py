@@ -362,9 +362,10 @@ class App(ReadModel):
         not called any more), `run_stopped` (a redrive run stopped itself). Events within a second make one alert.
         On thresholds: `depth` (messages due in a queue, `above` 5000), `dead` (100), `age` (of the oldest that is due,
         "15m"), `error_rate` (share of failed runs, 0.3), `p95` (of runs: give `above`), `no_workers`, `worker_hung`
-        (it cannot begin messages), `slo_burn` (an objective's alerts, or a rate), `schedule_late` ("1m"). One fires
-        once its figure has been above for `for_`, and is resolved once it has been below for that long. `queue` and
-        `task` bound it. Workers, `redrive scheduler` and `redrive watch` look every 5 s, one of them for all.
+        (it cannot begin messages), `slo_burn` (an objective's alerts, or a rate), `schedule_late` ("1m"),
+        `batch_partial` (batches of a name that wait for a redrive), `batch_unsealed` (since its last member, "1h"). One
+        fires once its figure has been above for `for_`, and is resolved once it has been below for that long. `queue`
+        and `task` bound it. Workers, `redrive scheduler` and `redrive watch` look every 5 s, one of them for all.
 
         The same alert repeats at most once in `every` ("10m"), over all processes that share the store. `fn`, `def` or
         `async def`, runs on a thread of its own; what it raises is printed. Raises ConfigError."""

@@ -41,6 +41,8 @@ RUNBOOKS: Mapping[str, str] = MappingProxyType(
         "slo_burn": "slo-burn",
         "schedule_late": "schedule-late",
         "p95": "slow",
+        "batch_partial": "batch-partial",
+        "batch_unsealed": "batch-partial",
         "batches": "batch-partial",
         "Dead": "dead-letters-growing",
         "ManyDead": "dead-letters",

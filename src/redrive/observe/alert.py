@@ -18,6 +18,7 @@ from ..registry import Registry
 from ..triage.select.terms import as_node
 from ..urls import shown
 
+BATCH_STATES = {"batch_partial": "partial", "batch_unsealed": "filling"}  # by alert, the state of its batches
 IDS_MAX = 5  # the most ids of messages in an alert
 
 
@@ -25,10 +26,10 @@ class Alert(Struct, frozen=True, kw_only=True):
     """The argument of a function registered by `app.on`, and the JSON that a webhook receives.
 
     `count` is how often it happened in all processes since the last alert, and `since` when that began; `ids` names at
-    most five of the messages. `about` is the fingerprint of a failure, the dependency of a breaker, or the id of a run.
-    `app` is MODULE:APP, if known. `command` shows more, and `runbook` is the page of the docs that explains the alert:
-    its address where the setting `runbook_url` is set, else its name. `page` is the address of the web page that shows
-    more, where the setting `web_url` is set.
+    most five of the messages. `about` is the fingerprint of a failure, the dependency of a breaker, the id of a run, or
+    the name of batches. `app` is MODULE:APP, if known. `command` shows more, and `runbook` is the page of the docs that
+    explains the alert: its address where the setting `runbook_url` is set, else its name. `page` is the address of the
+    web page that shows more, where the setting `web_url` is set.
 
     An alert on a threshold has a `state`, firing or resolved, the `value`, in seconds if it is a duration, and the
     threshold, `above`; its `since` is when the value went above it or, once resolved, when it fired. Where the outage
@@ -162,6 +163,8 @@ def page_of(name: str, task: str | None, queue: str | None, about: str | None, i
             return web_link("workers")
         case "schedule_late":
             return web_link("schedules")
+        case "batch_partial" | "batch_unsealed":
+            return web_link("batches", state=BATCH_STATES[name])
         case _:
             pass
     if queue:

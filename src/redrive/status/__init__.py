@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from ..schedule.lateness import ScheduleStatus, schedule_statuses
+from .batches import read_batches, waits_for_a_person
 from .hold import Hold
 from .read import read_status
 from .reasons import Reasons
@@ -31,10 +32,12 @@ __all__ = [
     "Wave",
     "WorkerStatus",
     "hung_workers",
+    "read_batches",
     "read_status",
     "read_upcoming",
     "running_of",
     "schedule_statuses",
+    "waits_for_a_person",
     "worked",
     "worker_reports",
 ]

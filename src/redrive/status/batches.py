@@ -35,14 +35,18 @@ def read_batches(store: Store) -> ReadBatches:
     return ReadBatches(infos(store, roots([*ids[:READ_MAX], *failed, *changed])), unread)
 
 
+def waits_for_a_person(batch: BatchInfo) -> bool:
+    """True for a partial batch with a member that is dead or in quarantine, as a redrive of it lets the batch go on."""
+    return batch.state is BatchPhase.PARTIAL and _failed(batch) > 0
+
+
 def batch_needs(batches: Sequence[BatchInfo], now_ms: int) -> Iterator[Need]:
-    """Yield the needs of these batches: for partial ones while a member is dead or in quarantine, as a redrive lets
-    them go on, and for those that have no producer any more. Pure."""
+    """Yield the needs of these batches: for those that wait for a person, and for those that have no producer any more.
+    Pure."""
     for batch in batches:
         if batch.state is BatchPhase.FILLING and now_ms - batch.filled_ms >= IDLE_MS:
             yield _unsealed(batch)
-    partial = [batch for batch in batches if batch.state is BatchPhase.PARTIAL and _failed(batch)]
-    partial.sort(key=lambda batch: batch.created_ms)
+    partial = sorted(filter(waits_for_a_person, batches), key=lambda batch: batch.created_ms)
     yield from map(_partial, partial[:NAMED_MAX])
     if (more := len(partial) - NAMED_MAX) > 0:
         text, next = f"{more:,} more batch{'es are' if more > 1 else ' is'} partial", words("batch", "list", *_PARTIAL)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from ..batch import BatchInfo, BatchPhase
 from ..history import SloStatus, Tally, read_objectives
 from ..history.chunk import MINUTE_MS
 from ..history.names import read_names
@@ -15,7 +17,7 @@ from ..history.tally import TallyCounts, tally_of
 from ..message import Counts as LaneCounts
 from ..presence import WorkerInfo, with_claimed
 from ..registry import Registry
-from ..status import schedule_statuses, worked, worker_reports
+from ..status import read_batches, schedule_statuses, waits_for_a_person, worked, worker_reports
 from ..store import Store
 from .rule import AlertRule
 
@@ -25,7 +27,8 @@ NAMES_MAX = 200  # most queues and tasks whose history is read, the most recentl
 
 
 class FigureSubject(NamedTuple):
-    """The subject of a figure: a queue, a task in a queue, an objective, a worker or a schedule."""
+    """The subject of a figure: a queue, a task in a queue, an objective, a worker, a schedule, or the batches of a
+    name."""
 
     queue: str = ""
     task: str = ""
@@ -52,6 +55,8 @@ class Figures:
                 values = {FigureSubject(about=worker): hung_s for worker, hung_s in self._hung()}
             case "slo_burn":
                 values = dict(self._burns(rule))
+            case "batch_partial" | "batch_unsealed":
+                values = {FigureSubject(about=name): value for name, value in self._batches(rule.name)}
             case _:
                 values = {FigureSubject(about=name): late_s for name, late_s in self._late()}
         return {subject: value for subject, value in values.items() if self._is_looked_at(rule, subject)}
@@ -119,6 +124,23 @@ class Figures:
                 yield subject, min(slo.burns[0].long, slo.burns[0].short)
             else:
                 yield subject, max((burn.long for burn in slo.firing[:1]), default=0.0)
+
+    @cached_property
+    def _read_batches(self) -> Sequence[BatchInfo]:
+        return read_batches(self._store).found
+
+    def _batches(self, name: str) -> Iterator[tuple[str, float]]:
+        """Yield each name of batches with how many wait for a person, or the longest time in seconds for which a
+        producer has added no member."""
+        if name == "batch_partial":
+            yield from Counter(batch.name for batch in self._read_batches if waits_for_a_person(batch)).items()
+            return
+        now_ms = self._store.now_ms()
+        filling = sorted(
+            (batch.filled_ms, batch.name) for batch in self._read_batches if batch.state is BatchPhase.FILLING
+        )
+        for filled_ms, of in reversed(filling):  # the longest time comes last, and counts
+            yield of, (now_ms - filled_ms) / 1000
 
     def _late(self) -> Iterator[tuple[str, float]]:
         for schedule in schedule_statuses(self._app, self._store):

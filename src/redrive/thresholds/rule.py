@@ -32,9 +32,12 @@ KINDS = {
     "worker_hung": AlertKind("seconds", 0, "0s", queue=False),
     "slo_burn": AlertKind("rate", 0, "0s", task=True),
     "schedule_late": AlertKind("seconds", 60, "0s", queue=False),
+    "batch_partial": AlertKind("batches", 0, "0s", queue=False),
+    "batch_unsealed": AlertKind("seconds", 3600, "0s", queue=False),
 }
 WORDS = {
     "count": "a number of messages such as 5000",
+    "batches": "a number of batches such as 10",
     "seconds": "a duration such as '15m'",
     "share": "a share from 0 to 1, such as 0.3",
     "rate": "a burn rate such as 14.4",

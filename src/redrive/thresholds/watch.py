@@ -23,7 +23,7 @@ from ..duration import rfc3339
 from ..errors import StoreError, Unsupported
 from ..events import Notify, complain
 from ..message import Filter, Swap, decoded, version_of
-from ..observe.alert import Alert, page_of, place_of, shell_line, spec_of, visible
+from ..observe.alert import BATCH_STATES, Alert, page_of, place_of, shell_line, spec_of, visible
 from ..observe.alerts import NotSent
 from ..registry import Registry
 from ..store import Store
@@ -210,7 +210,7 @@ def text_of(
 ) -> str:
     """Return the text of an alert, in one sentence."""
     of = place_in_words(affected[0] if affected else subject)
-    value, above = figure_text(rule.unit, state.value), figure_text(rule.unit, rule.above)
+    value, above, one = figure_text(rule.unit, state.value), figure_text(rule.unit, rule.above), state.value == 1
     what = {
         "depth": f"{value} messages wait on {of}",
         "dead": f"{value} messages are dead on {of}",
@@ -221,6 +221,8 @@ def text_of(
         "worker_hung": f"worker {subject.about} is hung: it has not been able to begin a message for {value}",
         "slo_burn": f"the error budget of {of} burns {value} times as fast as it may",
         "schedule_late": f"schedule {subject.about} is {value} late",
+        "batch_partial": f"{value} {'batch' if one else 'batches'} named {subject.about} wait{'s' * one} for a redrive",
+        "batch_unsealed": f"a batch named {subject.about} is not sealed, and nothing was added to it for {value}",
     }[rule.name]
     if affected:
         named = ", ".join(place_in_words(each) for each in affected[:NAMED_MAX])
@@ -228,7 +230,7 @@ def text_of(
         what = f"the breaker of {subject.about} opened: {what}; affected: {named}{rest}"
     if word == RESOLVED:
         return f"resolved after {figure_text('seconds', (now_ms - state.fired_ms) / 1000)}: {what}"
-    plain = not rule.above and rule.name in ("no_workers", "worker_hung", "slo_burn")
+    plain = not rule.above and rule.name in ("no_workers", "worker_hung", "slo_burn", "batch_partial")
     return what if plain else f"{what}; the threshold is {above}"
 
 
@@ -247,6 +249,8 @@ def _command(name: str, subject: FigureSubject, is_group: bool) -> Sequence[str]
             return ["schedule", "list"]
         case "no_workers" | "worker_hung":
             return ["workers"]
+        case "batch_partial" | "batch_unsealed":
+            return ["batch", "list", "--name", subject.about, "--state", BATCH_STATES[name]]
         case _:
             return ["status"]
 

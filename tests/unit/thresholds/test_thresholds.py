@@ -146,6 +146,61 @@ def test_a_schedule_that_nothing_runs_is_late() -> None:
     assert subject == FigureSubject(about="tick") and late_s > 400
 
 
+def test_batches_that_wait_for_a_person_are_looked_at_by_name() -> None:
+    clock = ManualClock()
+    app, _ = make(clock)
+
+    @app.task(name="push", queue="crm")
+    def push(n: int) -> None:
+        if n < 0:
+            raise Reject("no")
+
+    assert figures(app, "batch_partial") == figures(app, "batch_unsealed") == {}
+    alerts: list[Alert] = []
+    watch = Watching(app, [Watched(rule(name), alerts.append, "test") for name in ("batch_partial", "batch_unsealed")])
+
+    def told() -> list[tuple[str, str | None, str | None, str]]:
+        alerts.clear()
+        clock.advance("5s")
+        watch.look()
+        return [(alert.name, alert.state, alert.about, alert.text) for alert in alerts]
+
+    refs = [app.batch([push.draft(1), push.draft(-1)], name=name).enqueue() for name in ("crm", "crm", "mail")]
+    app.batch([push.draft(1)], name="fine").enqueue()
+    assert told() == []  # they run
+    app.run_worker(["crm"], burst=True)
+    assert figures(app, "batch_partial") == {FigureSubject(about="crm"): 2, FigureSubject(about="mail"): 1}
+    assert told() == [
+        ("batch_partial", "firing", "crm", "2 batches named crm wait for a redrive"),
+        ("batch_partial", "firing", "mail", "1 batch named mail waits for a redrive"),
+    ]
+    assert (alerts[0].runbook, alerts[0].command) == ("batch-partial", "redrive batch list --name crm --state partial")
+    refs[0].cancel(reason="given up")
+    app.dlq.discard(ids=[message.id for message in refs[2].members("dead")], reason="not wanted")
+    assert [line[1:3] for line in told()] == [("resolved", "mail")]
+    app.dlq.retry(ids=[message.id for message in refs[1].members("dead")])
+    assert [line[1:3] for line in told()] == [("resolved", "crm")]
+
+    for key, wait in (("one", "20m"), ("two", "1h")):
+        app.batch(name="crawl", key=key).__enter__().add(*(push.draft(1) for _ in range(1000)))
+        clock.advance(wait)
+    assert figures(app, "batch_unsealed") == {FigureSubject(about="crawl"): 4800}
+    assert told() == [
+        (
+            "batch_unsealed",
+            "firing",
+            "crawl",
+            "a batch named crawl is not sealed, and nothing was added to it for 1h20m; the threshold is 1h",
+        )
+    ]
+    assert alerts[0].command == "redrive batch list --name crawl --state filling"
+    with app.batch(name="crawl", key="one") as batch:
+        batch.add(*(push.draft(1) for _ in range(1000)))
+    assert told() == []  # the other one is not sealed
+    app.batch([push.draft(1) for _ in range(1000)], name="crawl", key="two").enqueue()
+    assert [line[1:3] for line in told()] == [("resolved", "crawl")]
+
+
 # -- who tells
 
 
@@ -240,6 +295,8 @@ def test_a_receiver_that_fails_and_a_store_that_is_out_change_nothing(capsys: py
         ("error_rate", {"above": 30}, "expected a share from 0 to 1"),
         ("depth", {"task": "push"}, "this alert is not by task"),
         ("schedule_late", {"queue": "crm"}, "this alert is not by queue"),
+        ("batch_partial", {"queue": "crm"}, "this alert is not by queue"),
+        ("batch_partial", {"above": "many"}, "expected a number of batches such as 10"),
         ("dead_growth", {"above": 5}, "this alert is on an event"),
     ],
 )

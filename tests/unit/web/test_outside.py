@@ -195,6 +195,8 @@ def test_a_page_has_an_address_where_the_setting_says_so(monkeypatch: pytest.Mon
         ("depth", None, "a/b", None, (), "queues/a%2Fb"),
         ("no_workers", None, "crm", None, (), "workers"),
         ("schedule_late", None, None, "nightly", (), "schedules"),
+        ("batch_partial", None, None, "import", (), "batches?state=partial"),
+        ("batch_unsealed", None, None, "import", (), "batches?state=filling"),
         ("store_errors", None, None, None, (), ""),
     ],
 )

@@ -47,10 +47,10 @@ _COLUMNS = (
 def watch(opened: OpenedStore, out: Output, once: bool, notify: str | None, **options: Any) -> int:
     """Check thresholds every 5 s, and report alerts that fire or are resolved, until SIGTERM or Ctrl-C.
 
-    Checks waiting and dead messages, the age of the oldest, error rates, queues without a living worker, hung workers
-    and, with --app, objectives and schedules. A line of JSON for each alert goes to stdout. Rules that the app declares
-    by `app.on("depth", …)` are checked, too. Workers do the same; this command also runs where no worker does, so it
-    notices that the last one is gone.
+    Checks waiting and dead messages, the age of the oldest, error rates, queues without a living worker, hung workers,
+    batches that are partial or were never sealed and, with --app, objectives and schedules. A line of JSON for each
+    alert goes to stdout. Rules that the app declares by `app.on("depth", …)` are checked, too. Workers do the same;
+    this command also runs where no worker does, so it notices that the last one is gone.
     """
     from ...registry import Registry
     from ...thresholds import Watched, rules_of, watching
@@ -89,6 +89,9 @@ def _rules(
             yield rule("slo_burn", **often)
     if app.schedules:
         yield rule("schedule_late", **often)
+    if app.store.traits.batches and app.store.traits.cells:
+        yield rule("batch_partial", **often)
+        yield rule("batch_unsealed", **often)
 
 
 def _once(opened: OpenedStore, out: Output, app: Registry, rules: list[AlertRule]) -> int:
