@@ -55,6 +55,11 @@ class BatchInfo(Struct, frozen=True):
         """True if a cancel changes the batch: it is neither done nor cancelled. A partial batch is then given up."""
         return self.state not in (BatchPhase.DONE, BatchPhase.CANCELLED)
 
+    @property
+    def waits_for_redrive(self) -> bool:
+        """True if the batch is partial and a member is dead or in quarantine: a redrive of it lets the batch go on."""
+        return self.state is BatchPhase.PARTIAL and self.counts.dead + self.counts.quarantine > 0
+
 
 class BatchRef(Struct, frozen=True):
     """A ref to a batch. `duplicate`: a sealed batch with the same key was there, and the ref is to that one."""

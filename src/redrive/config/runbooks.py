@@ -27,6 +27,8 @@ RUNBOOKS: Mapping[str, str] = MappingProxyType(
         "RedriveSloBurn": "slo-burn",
         "RedriveClockSkew": "clock-skew",
         "RedriveScheduleLate": "schedule-late",
+        "RedriveBatchPartial": "batch-partial",
+        "RedriveBatchUnsealed": "batch-partial",
         "RedriveSlow": "slow",
         "dead_growth": "dead-letters-growing",
         "dead": "dead-letters",

@@ -163,6 +163,12 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 (("max by (dependency) (redrive_budget_left)", "{{dependency}}"),),
             ),
             Panel(
+                "Batches",
+                "short",
+                "Batches that are not over, by name.",
+                (("max by (name, state) (redrive_batches)", "{{name}} {{state}}"),),
+            ),
+            Panel(
                 "Redrive runs",
                 "short",
                 "Messages of open runs.",

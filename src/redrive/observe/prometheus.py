@@ -40,6 +40,10 @@ kind, lane or attempt. Deliveries are counted in this process; depths are read f
 | `redrive_queue_upcoming_messages` | (queue, kind, within) | scheduled and due within 10m: kind first or retry |
 | `redrive_wanted_workers` | (queue) | workers that the queue wants, by its load: a signal for autoscalers |
 | `redrive_schedule_late_seconds` | (schedule) | how long its first tick that was not enqueued is overdue |
+| `redrive_batches` | (name, state) | batches that are not over: running, filling, or partial with a dead member |
+| `redrive_batch_members` | (name, state) | their members: open, dead, quarantine |
+| `redrive_batch_unsealed_seconds` | (name) | the longest time without a new member in one that is not sealed |
+| `redrive_batches_unread` | (none) | 1 if running or filling batches may be missing: there are more than are read |
 | `redrive_slo_objective_ratio` | (kind, name) | the share of messages that is to be good: kind task or queue |
 | `redrive_slo_budget_left_ratio` | (kind, name) | the share of the error budget that is left |
 | `redrive_slo_burn_rate` | (kind, name, window) | how fast it burns: window 5m, 30m, 1h, 6h, 3d |

@@ -29,6 +29,7 @@ class Thresholds(Struct, frozen=True, kw_only=True):
     stuck_s: float = 3600
     skew_s: float = 5
     late_s: float = 60
+    unsealed_s: float = 3600
 
 
 class Alerting(NamedTuple):
@@ -147,6 +148,14 @@ def alerting(of: Thresholds) -> Iterator[Alerting]:
         "Schedule {{ $labels.schedule }} is late", f"A tick has been due for {duration}: does a scheduler run?",
     )  # fmt: skip
     yield Alerting(
+        "RedriveBatchPartial", 'max by (name) (redrive_batches{state="partial"}) > 0', "5m", "ticket",
+        "Batches named {{ $labels.name }} wait for a redrive", f"{value} are partial, and what follows them waits.",
+    )  # fmt: skip
+    yield Alerting(
+        "RedriveBatchUnsealed", f"max by (name) (redrive_batch_unsealed_seconds) > {of.unsealed_s:g}", "1m", "ticket",
+        "A batch named {{ $labels.name }} is not sealed", f"Nothing was added for {duration}: was its producer killed?",
+    )  # fmt: skip
+    yield Alerting(
         "RedriveSlow",
         f"redrive:run_seconds:p95_15m > {of.slow_s:g} and redrive:runs:rate15m * 900 >= {RUNS_MIN}", "10m", "ticket",
         f"Task {task} is slow", f"5% of its runs took longer than {duration}.",
@@ -176,6 +185,7 @@ PAGES = {
     "RedriveWorkerHung": "workers",
     "RedriveClockSkew": "workers", "RedriveRunStalled": "runs", "RedriveCanaryFailed": "runs",
     "RedriveBreakerOpen": "flow", "RedriveScheduleLate": "schedules", "RedriveStoreErrors": "system",
+    "RedriveBatchPartial": "batches", "RedriveBatchUnsealed": "batches",
     "RedriveSloBurn": "", "RedriveQuarantined": "queues", "RedriveOldestTooOld": "queues",
     "RedriveBacklog": "queues", "RedriveComingWave": "queues", "RedriveSlow": "queues",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Gauges of upcoming messages, objectives and wanted workers; `prometheus.py` describes them."""
+"""Gauges of upcoming messages, objectives, wanted workers and batches; `prometheus.py` describes them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from ..presence import WorkerInfo
 from ..registry import Registry
 from ..schedule.lateness import schedule_statuses
 from ..store import Store
+from .batch_gauges import BatchGauges, read_batch_gauges
+from .batch_gauges import gauges as batch_gauges
 from .wanted import read_wanted
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class QueueSignals(Struct, frozen=True, kw_only=True):
     objectives: Sequence[SloStatus] = ()
     late_s: Mapping[str, float] = {}  # by schedule
     wanted: Mapping[str, int] = {}  # number of wanted workers by queue
+    batches: BatchGauges = BatchGauges()
 
 
 def read_signals(
@@ -44,6 +47,7 @@ def read_signals(
         objectives=read_objectives(store, app) if keeps and app is not None else (),
         late_s={s.name: (s.late_ms or 0) / 1000 for s in schedule_statuses(app, store)} if keeps and app else {},
         wanted=read_wanted(store, app, counts, workers) if keeps else {},
+        batches=read_batch_gauges(store) if keeps else BatchGauges(),
     )
 
 
@@ -72,6 +76,7 @@ def gauges(signals: QueueSignals, family: type[GaugeMetricFamily], label: Callab
         late.add_metric((label(name),), late_s)
     yield from (ahead, wanted, late)
     yield from _objectives(signals.objectives, family, label)
+    yield from batch_gauges(signals.batches, family, label)
 
 
 def _objectives(

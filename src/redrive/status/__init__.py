@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from ..schedule.lateness import ScheduleStatus, schedule_statuses
-from .batches import read_batches, waits_for_a_person
+from .batches import read_batches
 from .hold import Hold
 from .read import read_status
 from .reasons import Reasons
@@ -37,7 +37,6 @@ __all__ = [
     "read_upcoming",
     "running_of",
     "schedule_statuses",
-    "waits_for_a_person",
     "worked",
     "worker_reports",
 ]

@@ -35,26 +35,17 @@ def read_batches(store: Store) -> ReadBatches:
     return ReadBatches(infos(store, roots([*ids[:READ_MAX], *failed, *changed])), unread)
 
 
-def waits_for_a_person(batch: BatchInfo) -> bool:
-    """True for a partial batch with a member that is dead or in quarantine, as a redrive of it lets the batch go on."""
-    return batch.state is BatchPhase.PARTIAL and _failed(batch) > 0
-
-
 def batch_needs(batches: Sequence[BatchInfo], now_ms: int) -> Iterator[Need]:
-    """Yield the needs of these batches: for those that wait for a person, and for those that have no producer any more.
+    """Yield the needs of these batches: for those that wait for a redrive, and for those that have no producer any more.
     Pure."""
     for batch in batches:
         if batch.state is BatchPhase.FILLING and now_ms - batch.filled_ms >= IDLE_MS:
             yield _unsealed(batch)
-    partial = sorted(filter(waits_for_a_person, batches), key=lambda batch: batch.created_ms)
+    partial = sorted((batch for batch in batches if batch.waits_for_redrive), key=lambda batch: batch.created_ms)
     yield from map(_partial, partial[:NAMED_MAX])
     if (more := len(partial) - NAMED_MAX) > 0:
         text, next = f"{more:,} more batch{'es are' if more > 1 else ' is'} partial", words("batch", "list", *_PARTIAL)
         yield Need(area="batches", text=text, next=next, place=("batches",), query={"state": "partial"})
-
-
-def _failed(batch: BatchInfo) -> int:
-    return batch.counts.dead + batch.counts.quarantine
 
 
 def _partial(batch: BatchInfo) -> Need:

@@ -17,7 +17,7 @@ from ..history.tally import TallyCounts, tally_of
 from ..message import Counts as LaneCounts
 from ..presence import WorkerInfo, with_claimed
 from ..registry import Registry
-from ..status import read_batches, schedule_statuses, waits_for_a_person, worked, worker_reports
+from ..status import read_batches, schedule_statuses, worked, worker_reports
 from ..store import Store
 from .rule import AlertRule
 
@@ -130,10 +130,10 @@ class Figures:
         return read_batches(self._store).found
 
     def _batches(self, name: str) -> Iterator[tuple[str, float]]:
-        """Yield each name of batches with how many wait for a person, or the longest time in seconds for which a
+        """Yield each name of batches with how many wait for a redrive, or the longest time in seconds for which a
         producer has added no member."""
         if name == "batch_partial":
-            yield from Counter(batch.name for batch in self._read_batches if waits_for_a_person(batch)).items()
+            yield from Counter(batch.name for batch in self._read_batches if batch.waits_for_redrive).items()
             return
         now_ms = self._store.now_ms()
         filling = sorted(

@@ -15,11 +15,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.redrives import Scene, dies, works
 from tests.support.workers import SOON
 
-from redrive import App, Reject, Snooze
+from redrive import App, Reject, Retry, Snooze
 from redrive.errors import ConfigError, Refused, StoreUnavailable
 from redrive.events import DeliveryEvent, Notice
 from redrive.message import Counts, Exchange
-from redrive.observe import prometheus, shared_tally
+from redrive.observe import batch_gauges, prometheus, shared_tally
 from redrive.observe.logs import JsonLog, TextLog
 from redrive.observe.prometheus import Depths, Metrics
 from redrive.observe.shared_tally import SharedCounting, read
@@ -342,6 +342,44 @@ def test_workers_are_counted_by_queue_and_state_with_the_worst_of_what_they_tell
     assert found.value("redrive_worker_clock_ahead_seconds") == -2.5
     assert found.value("redrive_worker_loop_lag_seconds") == 1.5
     assert found.value("redrive_worker_hung_seconds") == 0
+
+
+def test_batches_that_are_not_over_are_counted_by_name_and_never_by_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, registry = ManualClock(), CollectorRegistry()
+    app = App(store=MemoryStore(clock))
+    registry.register(Depths(lambda: app.store, app, clock=lambda: clock() / 1000))
+
+    @app.task(name="push", retry=Retry(max_attempts=1))
+    def push(n: int) -> None:
+        if n < 0:
+            raise ValueError("no room")
+
+    def found(metric: str) -> dict[tuple[str, ...], float]:
+        clock.advance("1m")
+        return {tuple(s.labels.values()): s.value for s in Scrape(registry).families[metric].samples}
+
+    assert found("redrive_batches") == {} and found("redrive_batches_unread") == {(): 0}
+    refs = [app.batch([push.draft(1), push.draft(-1)], name="crm").enqueue() for _ in range(3)]
+    app.batch([push.draft(1)], name="fine").enqueue()
+    assert found("redrive_batches") == {("crm", "running"): 3, ("fine", "running"): 1}
+    app.run_worker(drain=True)
+    app.batch([push.draft(1), push.using(delay="1d").draft(1)], name="crm").enqueue()
+    app.batch(name="crawl", key="k").__enter__().add(*(push.draft(1) for _ in range(1000)))
+    app.dlq.discard(ids=[message.id for message in refs[0].members("dead")], reason="not wanted")
+    app.dlq.quarantine(ids=[message.id for message in refs[1].members("dead")], reason="odd")
+    assert found("redrive_batches") == {("crawl", "filling"): 1, ("crm", "partial"): 2, ("crm", "running"): 1}
+    assert found("redrive_batch_members") == {
+        ("crawl", "open"): 1000, ("crawl", "dead"): 0, ("crawl", "quarantine"): 0,
+        ("crm", "open"): 2, ("crm", "dead"): 1, ("crm", "quarantine"): 1,
+    }  # fmt: skip
+    assert found("redrive_batch_unsealed_seconds") == {("crawl",): 180}
+    app.run_worker(burst=True)  # nothing of "crawl" is open now
+    assert found("redrive_batches")["crawl", "filling"] == 1
+    monkeypatch.setattr(batch_gauges, "NAMES_MAX", 1)
+    assert found("redrive_batches") == {("crm", "partial"): 2, ("crm", "running"): 1, ("(other)", "filling"): 1}
+    monkeypatch.setattr(batch_gauges, "READ_MAX", 2)
+    assert found("redrive_batches_unread") == {(): 1}
+    assert found("redrive_batches")["crm", "partial"] == 2
 
 
 def test_redrive_runs_are_shown_by_status_and_the_messages_of_open_ones_by_what_became_of_them() -> None:

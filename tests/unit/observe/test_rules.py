@@ -131,6 +131,17 @@ CASES: dict[str, tuple[list[Series], list[Series]]] = {
         [{'redrive_schedule_late_seconds{schedule="nightly"}': flat(61)}],
         [{'redrive_schedule_late_seconds{schedule="nightly"}': flat(0)}],
     ),
+    "RedriveBatchPartial": (
+        [{'redrive_batches{name="import",state="partial"}': flat(1)}],
+        [
+            {'redrive_batches{name="import",state="running"}': flat(9)},
+            {'redrive_batches{name="x",state="partial"}': "_x38 1 1"},
+        ],
+    ),
+    "RedriveBatchUnsealed": (
+        [{'redrive_batch_unsealed_seconds{name="crawl"}': flat(3601)}],
+        [{'redrive_batch_unsealed_seconds{name="crawl"}': flat(3600)}],
+    ),
     "RedriveSlow": (
         [{_LE % "30.0": rising(90), _LE % "60.0": rising(100), _LE % "+Inf": rising(100), _DONE: rising(100)}],
         [{_LE % "30.0": rising(96), _LE % "60.0": rising(100), _LE % "+Inf": rising(100), _DONE: rising(100)}],
