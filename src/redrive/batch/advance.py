@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..message import BATCH_HEADER, BatchCounts, Draft
+from ..message import BATCH_HEADER, BATCH_NAME_HEADER, BatchCounts, Draft
 from .parts import NOTHING, Seen, begin, summed
 from .state import BatchState
 
@@ -57,4 +57,4 @@ def advance(state: BatchState, own: BatchCounts, now_ms: int, parts: Mapping[str
 
 
 def _callback(draft: Draft, state: BatchState) -> Draft:
-    return replace(draft, headers={**(draft.headers or {}), BATCH_HEADER: state.id})
+    return replace(draft, headers={**(draft.headers or {}), BATCH_HEADER: state.id, BATCH_NAME_HEADER: state.name})

@@ -30,6 +30,7 @@ from .exchange import (
 from .message import (
     ABSENT,
     BATCH_HEADER,
+    BATCH_NAME_HEADER,
     BLOB,
     DAMAGED,
     DEGRADED,
@@ -81,6 +82,7 @@ from .triage import (
 __all__ = [
     "ABSENT",
     "BATCH_HEADER",
+    "BATCH_NAME_HEADER",
     "BEFORE_MS",
     "BLOB",
     "DAMAGED",

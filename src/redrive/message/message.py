@@ -16,6 +16,7 @@ DEGRADED = "degraded"  # reason of a done message that was kept and whose run ha
 JSON = "json"  # content of a message whose body redrive encoded
 RAW = "raw"  # content of a message whose body no encoder of redrive wrote
 BATCH_HEADER = "redrive-batch"  # header of a callback with the id of its batch
+BATCH_NAME_HEADER = "redrive-batch-name"  # and with its name, for traces
 ABSENT = "absent"  # content of a message that was read without its body
 BLOB = "blob+json"  # content of a message whose body is a reference to a blob
 SEALED = "sealed+"  # prefix of the content of a message with an encrypted body

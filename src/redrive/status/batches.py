@@ -36,8 +36,7 @@ def read_batches(store: Store) -> ReadBatches:
 
 
 def batch_needs(batches: Sequence[BatchInfo], now_ms: int) -> Iterator[Need]:
-    """Yield the needs of these batches: for those that wait for a redrive, and for those that have no producer any more.
-    Pure."""
+    """Yield the needs of these batches: of those that wait for a redrive, and of those whose producer is gone. Pure."""
     for batch in batches:
         if batch.state is BatchPhase.FILLING and now_ms - batch.filled_ms >= IDLE_MS:
             yield _unsealed(batch)

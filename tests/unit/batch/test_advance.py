@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from redrive.batch.advance import Advance, advance
 from redrive.batch.state import BatchState, Tolerance
-from redrive.message import BATCH_HEADER, BatchCounts, Draft
+from redrive.message import BATCH_HEADER, BATCH_NAME_HEADER, BatchCounts, Draft
 
 NOW_MS = 1_000
 NEW = BatchState("b", "sync", 0, Draft(task="success"), Draft(task="complete"), Draft(task="death"))
@@ -86,7 +86,7 @@ class History:
         made = advance(before, counts, NOW_MS)
         assert advance(made.state, counts, NOW_MS + 1) == Advance(made.state), "a second look calls for something"
         called = words(made)
-        assert all(draft.headers == {BATCH_HEADER: "b"} for draft in made.callbacks)
+        assert all(draft.headers == {BATCH_HEADER: "b", BATCH_NAME_HEADER: "sync"} for draft in made.callbacks)
         ended = before.sealed and counts.open == 0
         self.check_death("death" in called)
         self.check_complete("complete" in called, ended)
@@ -226,4 +226,4 @@ def test_a_batch_without_callbacks_goes_on_as_well() -> None:
 def test_a_callback_keeps_its_own_headers() -> None:
     state = replace(SEALED, on_success=Draft(task="tell", headers={"tenant": "t"}), on_complete=None)
     (draft,) = advance(state, BatchCounts(), NOW_MS).callbacks
-    assert draft.headers == {"tenant": "t", BATCH_HEADER: "b"} and draft.batch is None
+    assert draft.headers == {"tenant": "t", BATCH_HEADER: "b", BATCH_NAME_HEADER: "sync"} and draft.batch is None

@@ -233,6 +233,19 @@ def test_a_batch_of_one_sender_is_one_span(traced: Traced) -> None:
     assert told(sent)["messaging.batch.message_count"] == 5 and "messaging.message.id" not in told(sent)
 
 
+def test_the_span_of_a_callback_names_its_batch_and_that_of_a_member_costs_no_read(traced: Traced) -> None:
+    @traced.app.task(queue="crm")
+    def push(n: int) -> None: ...
+
+    @traced.app.task(queue="mail")
+    def report() -> None: ...
+
+    traced.app.batch([push.draft(1)], name="nightly", on_success=report.draft()).enqueue()
+    traced.work()
+    assert told(traced.one("process mail"))["redrive.batch.name"] == "nightly"
+    assert "redrive.batch.name" not in told(traced.one("process crm"))
+
+
 def test_a_given_traceparent_stays_the_trace(traced: Traced) -> None:
     @traced.app.task(queue="crm")
     def push() -> None: ...

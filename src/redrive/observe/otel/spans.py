@@ -32,7 +32,19 @@ from ...counters import FAILED
 from ...decide import is_free
 from ...events import Event, Notice, complain
 from ...fault import Fault
-from ...message import Ack, DeadLetter, Decision, Draft, Message, Quarantine, Receipt, RetryAt, Settled, Settlement
+from ...message import (
+    BATCH_NAME_HEADER,
+    Ack,
+    DeadLetter,
+    Decision,
+    Draft,
+    Message,
+    Quarantine,
+    Receipt,
+    RetryAt,
+    Settled,
+    Settlement,
+)
 from ...redact import redact
 from ...run_context import Context
 from .carried import BAGGAGE, NONE, TRACESTATE, baggage_to_send, read, traceparent_of, with_baggage
@@ -130,6 +142,8 @@ class Spans:
         }
         if message.redrives or message.crashes:
             attributes |= _seldom(message)
+        if message.headers and BATCH_NAME_HEADER in message.headers:
+            attributes["redrive.batch.name"] = message.headers[BATCH_NAME_HEADER]
         span = self._tracer.start_span(f"process {message.queue}", carried, SpanKind.CONSUMER, attributes, links)
         run = context._trace = RunSpan(span, message)
         if context._receipt is not None:
