@@ -24,6 +24,7 @@ from .reveal import reveal as record_reveal
 from .selection import Selection
 
 BATCH = 500  # messages of one commit, or of one look-up
+WAIVED = "waived: counted as done in their batches"  # the text of the audit entry of such a discard
 
 
 class ActionResult(Struct, frozen=True):
@@ -118,13 +119,16 @@ class Actions:
         reason: str,
         actor: str | None = None,
         tick: Tick | None = None,
+        waive: bool = False,
     ) -> ActionResult:
         """Delete dead or quarantined messages; this frees their unique keys.
 
-        Give `ids`, or `select`, a selector or a selection; quarantined messages must be named. Each batch of 500 is one
-        commit with its entry in the audit log; `tick` is called with its size. Raises ConfigError, StoreError.
+        Give `ids`, or `select`, a selector or a selection; quarantined messages must be named. With `waive`, a batch
+        (`App.batch`) counts its members among them as done, and not as discarded: their work was done by hand, or is
+        not needed. Each batch of 500 is one commit with its entry in the audit log, which says if they were waived;
+        `tick` is called with its size. Raises ConfigError, StoreError.
         """
-        return self._do("discard", Discard(reason), ids, select, reason, actor, tick)
+        return self._do("discard", Discard(reason, waive), ids, select, reason, actor, tick)
 
     def quarantine(
         self,
@@ -192,6 +196,7 @@ class VerdictBatches:
         self._store, self._audit, self._verdict = store, Audit(store), verdict
         self._action, self._actor, self._reason = action, actor, reason
         self._tick = tick or (lambda count: None)
+        self._text = WAIVED if isinstance(verdict, Discard) and verdict.waive else ""
         self._lanes = (Lane.QUARANTINE,) if isinstance(verdict, Readmit) else RESTING
         if isinstance(verdict, Isolate):
             self._lanes = (Lane.DEAD,)
@@ -225,7 +230,7 @@ class VerdictBatches:
 
     def _batch(self, handles: list[Handle], about: str) -> Iterator[str]:
         ids = [handle.id for handle in handles]
-        entry = self._audit.entry(self._action, self._actor, self._reason, ids=ids, about=about)
+        entry = self._audit.entry(self._action, self._actor, self._reason, self._text, ids=ids, about=about)
         done = self._audit.commit(entry, lambda swaps: self._store.triage(handles, self._verdict, swaps=swaps))
         # The entry was written with all ids, also those that others moved meanwhile. A crash before the correction
         # leaves these in it.

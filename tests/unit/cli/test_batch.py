@@ -62,6 +62,16 @@ def test_it_shows_and_cancels_one(call: Call) -> None:
     assert len(call("dlq", "list", f"batch:{dead}", "-o", "ids")[1].split()) == 1
 
 
+def test_a_waived_member_counts_as_done_and_the_audit_log_says_so(call: Call) -> None:
+    (id,) = call("batch", "list", "--name", "import", "-o", "ids")[1].split()
+    code, _, _ = call("dlq", "discard", f"batch:{id}", "--waive", "--yes", "--reason", "paid by hand")
+    assert code == 0
+    shown = json.loads(call("batch", "show", id, "-o", "json")[1])
+    assert (shown["state"], shown["done"], shown["discarded"]) == ("done", 3, 0)
+    (entry,) = [json.loads(line) for line in call("audit", "list", "-o", "jsonl")[1].splitlines()]
+    assert (entry["action"], entry["reason"]) == ("discard", "paid by hand") and entry["text"].startswith("waived:")
+
+
 def test_an_unknown_id_leads_to_the_list(call: Call) -> None:
     code, _, err = call("batch", "show", "nonsense")
     assert code != 0 and "batch nonsense is unknown" in err and "batch list" in err

@@ -47,6 +47,26 @@ def test_the_list_shows_each_batch_with_its_state_and_takes_one_state(app: App) 
     assert "There is no batch here" in Browser(App("memory://").dashboard()).get("/batches").text
 
 
+def test_a_dead_member_is_waived_by_a_button_of_its_page_and_on_success_is_due(app: App) -> None:
+    done: list[str] = []
+
+    @app.task(name="report")
+    def report() -> None:
+        done.append("report")
+
+    id = fill(app, 1, -1, on_success=report.draft())
+    app.run_worker(drain=True)
+    (dead,) = app.batch_ref(id).members("dead")
+    browser = Browser(app.dashboard())
+    assert ">Waive</summary>" in browser.get(f"/messages/{dead.id}").text
+    browser.post("/do/discard", {"id": dead.id, "waive": "1", "reason": "paid by hand"})
+    app.run_worker(drain=True)
+    assert app.batch_ref(id).state == "done" and done == ["report"]
+    other = app.tasks["push"].enqueue(-1).id  # of no batch
+    app.run_worker(drain=True)
+    assert ">Waive</summary>" not in browser.get(f"/messages/{other}").text
+
+
 def test_the_list_goes_on_behind_the_last_batch_that_was_read(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "ROWS", 3)
     monkeypatch.setattr(batches, "READ_MAX", 6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import IO
+from typing import IO, Any
 
 import click
 
@@ -36,17 +36,20 @@ words_argument = click.argument("words", nargs=-1, metavar="[ID…|SELECTOR…]"
 @words_argument
 @every_option
 @click.option("--yes", is_flag=True, help="do not ask")
+@click.option(
+    "--waive", is_flag=True, help="their batches count them as done: the work was done by hand, or is not needed"
+)
 @signature()
 @at_store()
 def discard(
-    opened: OpenedStore, out: Output, words: tuple[str, ...], every: bool, yes: bool, actor: str | None, reason: str
+    opened: OpenedStore, out: Output, words: tuple[str, ...], every: bool, yes: bool, waive: bool, **signed_by: Any
 ) -> int:
     """Delete dead messages. Their unique keys are free again.
 
     Give ids, or a selector as for `dlq list`, or --all. Asks first, and says how many. Each batch of 500 is one
     commit with its entry in the audit log; after a crash the same command does the rest.
     """
-    stated(reason)
+    stated(signed_by["reason"])
     ids, selected = chosen_words(opened, words, every)
     count = len(set(ids)) if selected is None else selected.count()
     if selected is not None:
@@ -59,7 +62,7 @@ def discard(
         note("nothing was discarded")
         return FAILED
     with bar(count, "discarding") as tick:
-        done = Actions(opened.store).discard(ids or None, select=selected, reason=reason, actor=actor, tick=tick)
+        done = Actions(opened.store).discard(ids or None, select=selected, tick=tick, waive=waive, **signed_by)
     return write_result(opened, out, done, "discarded", selected)
 
 

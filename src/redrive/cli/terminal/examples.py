@@ -60,6 +60,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "dlq discard": (
         'dlq discard ID --yes --reason "ordered twice"',
         'dlq discard queue:mail --yes --reason "spam"',
+        'dlq discard ID --waive --yes --reason "paid by hand"',
     ),
     "dlq quarantine": ('dlq quarantine ID --reason "it kills their parser"',),
     "dlq readmit": ('dlq readmit --all --reason "their parser is fixed"',),

@@ -25,14 +25,15 @@ def retry(ask: PageRequest) -> Done:
 
 
 def discard(ask: PageRequest) -> Done:
-    """Delete ticked messages, or all that matched a selector when the page was made."""
-    reason = ask.reason
+    """Delete ticked messages, or all that matched a selector when the page was made. With `waive`, their batches count
+    them as done."""
+    reason, waive = ask.reason, ask.checked("waive")
     if ask.checked("every"):
         every = frozen(ask)
         ask.confirm(every.count())
-        return _done(ask, ask.app.dlq.discard(select=every, reason=reason, actor=ask.actor), "discarded")
+        return _done(ask, ask.app.dlq.discard(select=every, reason=reason, actor=ask.actor, waive=waive), "discarded")
     ids = picked(ask)
-    return _done(ask, ask.app.dlq.discard(ids, reason=reason, actor=ask.actor), "discarded", ids)
+    return _done(ask, ask.app.dlq.discard(ids, reason=reason, actor=ask.actor, waive=waive), "discarded", ids)
 
 
 def quarantine(ask: PageRequest) -> Done:
