@@ -108,6 +108,8 @@ class Scene:
             "dlq group": [[FP]],
             "batch show": [[self.batch]],
             "workflow show": [[self.batch]],
+            "batch members": [[self.batch]],
+            "batch watch": [[self.batch, "--timeout", "1ms"]],
             "group list": [["crm"]],
             "flow show": [["crm"]],
             "run show": [[self.run]],

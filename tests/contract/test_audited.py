@@ -43,7 +43,7 @@ def push(record_id: int = 1) -> None: ...
 # keys, whose entries tests/unit/top holds.
 CHANGES_NOTHING = {
     "alerts list", "audit export", "audit list", "audit verify", "aws package", "aws template", "batch list",
-    "batch show", "celery", "completion", "config show", "cost",
+    "batch members", "batch show", "batch watch", "celery", "completion", "config show", "cost",
     "deliver", "demo", "dlq audit", "dlq group", "dlq groups", "dlq list", "dlq plan", "dlq show", "enqueue",
     "flow list", "flow show", "group list", "init", "job list", "job show", "keys new", "keys status",
     "metrics grafana", "metrics print", "metrics rules", "metrics serve",

@@ -27,6 +27,7 @@ PARSED = (
     "scheduler",
     "metrics serve",
     "run watch",
+    "batch watch",
     "top",
     "web",
     "watch --waiting",

@@ -1,24 +1,31 @@
-"""`redrive batch`: list and show batches, and cancel one."""
+"""`redrive batch`: list, show and watch batches and their members, and cancel one."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 
 import click
 
 from ..batch import BatchInfo, BatchPhase, BatchRef, ids_above, infos
+from ..duration import pauses
 from ..errors import ConfigError
-from ..present.batches import batch_record
-from ..present.commands import program
-from ..present.failure import REFUSED, Failure
+from ..message import Lane
+from ..present.batches import batch_record, states
+from ..present.commands import onward, program, typed
+from ..present.failure import DONE, FAILED, INTERRUPTED, PARTIAL, REFUSED, TIMED_OUT, Failure
+from ..present.messages import message_row
 from ..store import Store
 from .opening import OpenedStore, at_store
 from .selecting import signature
 from .subcommands import Subcommands
 from .terminal.output import Column, Output
 from .terminal.stderr import note
+from .terminal.types import DURATION
 
 PAGE = 500
+LINE_S = 1.0  # seconds between two lines about a batch that is watched
 _COLUMNS = (
     Column("state"),
     Column("name", shrinks=True),
@@ -35,11 +42,20 @@ _COLUMNS = (
     Column("ended_at", spare=True),
     Column("id"),
 )
+_MEMBERS = (
+    Column("state"),
+    Column("task", shrinks=True),
+    Column("queue", shrinks=True),
+    Column("attempt", spare=1),
+    Column("redrives", spare=2),
+    Column("due_at"),
+    Column("id"),
+)
 
 
 @click.group(cls=Subcommands)
 def batch() -> None:
-    """List and show batches of messages that are waited for together; cancel one."""
+    """List, show and watch batches of messages that are waited for together; cancel one."""
 
 
 @batch.command("list")
@@ -78,6 +94,65 @@ def show(opened: OpenedStore, out: Output, id: str) -> None:
         note(f"its parts: {program()} workflow show {id}")
     if info.counts.dead and out.is_table:
         note(f"{info.counts.dead} dead: {program()} dlq list batch:{id}")
+
+
+@batch.command()
+@click.argument("id")
+@click.option("--lane", type=click.Choice([lane.value for lane in Lane]), help="only those in this lane")
+@click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@at_store()
+def members(opened: OpenedStore, out: Output, id: str, lane: str | None, limit: int | None) -> None:
+    """List the members of a batch that are stored.
+
+    Members that are done are deleted, unless their results are kept. `dlq list batch:ID` says of what dead ones died.
+    """
+    ref, _ = found(opened.store, id)
+    now_ms = opened.store.now_ms()
+    if not out.rows((message_row(each, now_ms) for each in ref.members(lane)), _MEMBERS, id="id", limit=limit):
+        note(f"no member of batch {id} is stored" + (f" in lane {lane}" if lane else ""))
+
+
+@batch.command()
+@click.argument("id")
+@click.option("--timeout", type=DURATION, help="stop watching after this; the batch goes on (default: never)")
+@at_store()
+def watch(opened: OpenedStore, out: Output, id: str, timeout: float | None) -> int:
+    """Watch a batch until its end: a line for each change, at most one a second, and at the end its counts.
+
+    With `-o json` or `-o jsonl` each change is a line of JSON. Exit codes: 0 the batch is done, 5 it is partial, 1 it
+    was cancelled, 124 the timeout is over, 130 Ctrl-C; in the last two cases the batch goes on.
+    """
+    again, lines = onward(f"batch watch {typed(id)}"), Output("jsonl") if out.form in ("json", "jsonl") else None
+    try:
+        info = _watched(opened.store, id, timeout, lines)
+    except KeyboardInterrupt:
+        note(f"not watched any more; the batch goes on: {again}")
+        return INTERRUPTED
+    except TimeoutError as error:
+        raise Failure(str(error), "the batch goes on", again, TIMED_OUT) from None
+    if lines is None:
+        out.record(batch_record(info), id="id")
+    if info.state is BatchPhase.PARTIAL and info.counts.dead:
+        note(f"{info.counts.dead} dead: {program()} dlq list batch:{info.id}")
+    return {BatchPhase.DONE: DONE, BatchPhase.PARTIAL: PARTIAL}.get(info.state, FAILED)
+
+
+def _watched(store: Store, id: str, timeout: float | None, lines: Output | None) -> BatchInfo:
+    """Write each change, as a line of JSON to `lines` or else to stderr; return the batch at its end."""
+    looks, last, next_s = pauses(timeout, f"batch {id}"), None, 0.0
+    while True:
+        _, info = found(store, id)
+        ended = info.state not in (BatchPhase.FILLING, BatchPhase.RUNNING)
+        if info != last and (ended or time.monotonic() >= next_s):
+            last, next_s = info, time.monotonic() + LINE_S
+            if lines is None:
+                note(states(info))
+            else:
+                lines.record(batch_record(info))
+                sys.stdout.flush()
+        if ended:
+            return info
+        time.sleep(next(looks))
 
 
 @batch.command()

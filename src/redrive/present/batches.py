@@ -1,4 +1,4 @@
-"""Batches and workflows as records, and the steps of a workflow as lines."""
+"""Batches and workflows as records and in words, and the steps of a workflow as lines."""
 
 from __future__ import annotations
 
@@ -57,3 +57,11 @@ def drawn(parts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, Mapping[str
     for part in parts:
         depth[part["name"]] = level = 1 + max((depth[name] for name in part["after"]), default=-1)
         yield "   " * (level - 1) + ("└─ " if level else "") + part["name"], part
+
+
+def states(info: BatchInfo) -> str:
+    """Return the state of a batch and its counts in a few words."""
+    counts = info.counts
+    words = [f"{info.state.value}: {counts.done:,} of {counts.total:,} done"]
+    names = ("open", "dead", "quarantine", "cancelled", "discarded", "duplicate")
+    return ", ".join([*words, *(f"{count:,} {name}" for name in names if (count := getattr(counts, name)))])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from redrive import App, Retry
+from redrive.cli import batch
 from redrive.program.main import run
 
 Call = Callable[..., tuple[int, str, str]]
@@ -60,6 +61,60 @@ def test_it_shows_and_cancels_one(call: Call) -> None:
     _, out, err = call("batch", "cancel", dead, "-o", "json")
     assert "it is given up, and what is dead stays" in err and json.loads(out)["state"] == "cancelled"
     assert len(call("dlq", "list", f"batch:{dead}", "-o", "ids")[1].split()) == 1
+
+
+def test_it_lists_the_members_that_are_stored_by_lane(call: Call) -> None:
+    (partial,) = call("batch", "list", "--name", "import", "-o", "ids")[1].split()
+    (waits,) = call("batch", "list", "--name", "sync", "-o", "ids")[1].split()
+    rows = [json.loads(line) for line in call("batch", "members", waits, "-o", "jsonl")[1].splitlines()]
+    assert [(row["state"], row["task"]) for row in rows] == [("scheduled", "push")] * 2
+    (dead,) = call("batch", "members", partial, "--lane", "dead", "-o", "ids")[1].split()
+    assert call("dlq", "list", f"batch:{partial}", "-o", "ids")[1].split() == [dead]
+    code, out, err = call("batch", "members", partial, "--lane", "ready", "-o", "ids")
+    assert (code, out) == (0, "") and f"no member of batch {partial} is stored in lane ready" in err
+
+
+@pytest.mark.parametrize("form", ["tsv", "json"])
+def test_it_watches_a_batch_that_goes_on_until_it_is_done(
+    call: Call, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (id,) = call("batch", "list", "--name", "import", "-o", "ids")[1].split()
+    code, out, err = call("batch", "watch", id, "-o", form)
+    assert code == 5 and f"dlq list batch:{id}" in err  # it is partial
+    call("dlq", "retry", f"batch:{id}", "--reason", "mended")
+    app = App("sqlite:///work.db")
+
+    @app.task(name="push")
+    def push(n: int) -> None: ...
+
+    monkeypatch.setattr(batch, "LINE_S", 0.0)
+
+    def looks(timeout: float | None, what: str) -> Iterator[float]:
+        app.run_worker(burst=True)
+        yield 0.0
+
+    monkeypatch.setattr(batch, "pauses", looks)
+    code, out, err = call("batch", "watch", id, "-o", form)
+    app.store.close()
+    assert code == 0
+    if form == "json":
+        states = [json.loads(line) for line in out.splitlines()]
+        assert [(each["state"], each["open"], each["done"]) for each in states] == [("running", 1, 2), ("done", 0, 3)]
+    else:
+        assert "state\tdone" in out.splitlines()
+        assert [line for line in err.splitlines() if " of 3 done" in line] == [
+            "running: 2 of 3 done, 1 open",
+            "done: 3 of 3 done",
+        ]
+
+
+def test_watching_ends_at_a_timeout_and_when_the_batch_is_cancelled(call: Call) -> None:
+    (id,) = call("batch", "list", "--name", "sync", "-o", "ids")[1].split()
+    code, _, err = call("batch", "watch", id, "--timeout", "1ms")
+    assert code == 124 and "the batch goes on" in err
+    call("batch", "cancel", id, "--reason", "wrong")
+    assert call("batch", "watch", id)[0] == 1
+    assert call("batch", "watch", "nonsense")[0] == 4
 
 
 def test_a_waived_member_counts_as_done_and_the_audit_log_says_so(call: Call) -> None:

@@ -33,6 +33,8 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "batch show": ("batch show BATCH",),
     "workflow": ("workflow show BATCH",),
     "workflow show": ("workflow show BATCH",),
+    "batch members": ("batch members BATCH --lane dead",),
+    "batch watch": ("batch watch BATCH --timeout 10m",),
     "batch cancel": ('batch cancel BATCH --reason "the list was wrong"',),
     "group": ("group list crm --blocked",),
     "group list": ("group list crm --blocked",),
