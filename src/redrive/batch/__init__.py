@@ -8,6 +8,7 @@
 - `ref`: follow a batch by its ref
 - `fill`: fill a batch with members
 - `steps`: enqueue the steps of a workflow as parts
+- `lost`: find batches whose state is gone
 
 The store counts the members, in the commits that move them (`Store.batch_counts`). Only the calls for callbacks are
 here. Most queues call this a batch; it is not a message with several records (`App.enqueue_many` puts these at once).
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from .fill import Batch, batch, new_state, tolerance
 from .follow import BatchApp, Complain, follow
+from .lost import lost
 from .read import with_parts
 from .ref import BatchInfo, BatchRef, PartInfo, ids_above, infos, listed, roots
 from .state import BatchPhase, BatchState
@@ -38,6 +40,7 @@ __all__ = [
     "ids_above",
     "infos",
     "listed",
+    "lost",
     "new_state",
     "roots",
     "tolerance",

@@ -10,6 +10,7 @@ import pytest
 
 from redrive import App, Retry
 from redrive.cli import batch
+from redrive.message import Swap
 from redrive.program.main import run
 
 Call = Callable[..., tuple[int, str, str]]
@@ -125,6 +126,23 @@ def test_a_waived_member_counts_as_done_and_the_audit_log_says_so(call: Call) ->
     assert (shown["state"], shown["done"], shown["discarded"]) == ("done", 3, 0)
     (entry,) = [json.loads(line) for line in call("audit", "list", "-o", "jsonl")[1].splitlines()]
     assert (entry["action"], entry["reason"]) == ("discard", "paid by hand") and entry["text"].startswith("waived:")
+
+
+@pytest.mark.parametrize("value", [None, b"{"])
+def test_the_doctor_names_a_batch_whose_state_is_gone_or_unreadable(call: Call, value: bytes | None) -> None:
+    (id,) = call("batch", "list", "--name", "import", "-o", "ids")[1].split()
+    assert "batch" not in call("doctor", "-o", "json")[1]
+    app = App("sqlite:///work.db")
+    (cell,) = app.store.cells.read([f"batch/{id}"])
+    assert cell is not None
+    app.store.cells.swap([Swap(f"batch/{id}", cell.version, value)])
+    app.store.close()
+    code, out, _ = call("doctor", "-o", "json")
+    (line,) = [line for line in json.loads(out)["findings"] if line.startswith("the state of batch")]
+    assert code == 1 and f"batch {id} {'is gone' if value is None else 'cannot be read'}" in line
+    assert "0 open members run on, 1 failed: redrive or discard" in line and f"dlq list batch:{id}" in line
+    call("dlq", "discard", f"batch:{id}", "--yes", "--reason", "done by hand")
+    assert "the state of batch" not in call("doctor", "-o", "json")[1]
 
 
 def test_an_unknown_id_leads_to_the_list(call: Call) -> None:

@@ -19,11 +19,12 @@ def doctor(opened: OpenedStore, out: Output) -> int:
     Each line says what is wrong, what may follow, and what to do. It changes nothing. With --app it also checks whether
     the store fits the app's tasks, as a worker does before it starts, whether a scheduler runs its schedules, and
     whether its tasks name dependencies that are declared. Before the first message only the app is checked. Hung
-    workers are named.
+    workers are named, and batches whose state is lost.
 
     \b
       redrive doctor --app tasks:app
     """
+    from ...batch import lost
     from ...schedule import warning
     from ...status import hung_workers
     from ...status.cells import problems
@@ -31,6 +32,8 @@ def doctor(opened: OpenedStore, out: Output) -> int:
 
     there = opened.store.traits.shared  # an empty store in memory, for one that does not exist yet, needs no check
     lines = [*problems(opened.store), *opened.store.doctor()] if there else []
+    if there and opened.store.traits.cells:
+        lines += [f"{text}; see: {onward(f'dlq list batch:{id}')}" for id, text in lost(opened.store)]
     lines += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
     if opened.app is not None:
         lines += advice(opened.app, opened.store) if there else doubts(opened.app)
