@@ -9,6 +9,7 @@
 - `fill`: fill a batch with members
 - `steps`: enqueue the steps of a workflow as parts
 - `lost`: find batches whose state is gone
+- `waiting`: count the batches that wait for a failure group
 
 The store counts the members, in the commits that move them (`Store.batch_counts`). Only the calls for callbacks are
 here. Most queues call this a batch; it is not a message with several records (`App.enqueue_many` puts these at once).
@@ -18,11 +19,12 @@ from __future__ import annotations
 
 from .fill import Batch, batch, new_state, tolerance
 from .follow import BatchApp, Complain, follow
-from .lost import lost
+from .lost import lost_batches
 from .read import with_parts
 from .ref import BatchInfo, BatchRef, PartInfo, ids_above, infos, listed, roots
 from .state import BatchPhase, BatchState
 from .steps import PlannedStep, enqueue_steps
+from .waiting import group_batches
 
 __all__ = [
     "Batch",
@@ -37,10 +39,11 @@ __all__ = [
     "batch",
     "enqueue_steps",
     "follow",
+    "group_batches",
     "ids_above",
     "infos",
     "listed",
-    "lost",
+    "lost_batches",
     "new_state",
     "roots",
     "tolerance",

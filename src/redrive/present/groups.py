@@ -59,6 +59,12 @@ def task_group_record(group: FailureGroup) -> dict[str, Any]:
     }
 
 
+def batches_record(found: tuple[int, bool] | None) -> dict[str, Any]:
+    """Return how many batches wait for a failure group, and if there may be more, as a record; without fields if that
+    was not counted."""
+    return {} if found is None else {"batches": found[0], "batches_at_least": found[1]}
+
+
 def annotation_record(about: Annotation, now_ms: int) -> dict[str, Any]:
     """Return the annotations of a failure group as a record."""
     standing = about.rule

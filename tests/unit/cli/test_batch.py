@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from redrive import App, Retry
+from redrive.batch import waiting
 from redrive.cli import batch
 from redrive.message import Swap
 from redrive.program.main import run
@@ -16,10 +17,7 @@ from redrive.program.main import run
 Call = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run the command on a store with a partial batch and one that waits; its exit code, output and errors."""
-    monkeypatch.chdir(tmp_path)
+def opened() -> App:
     app = App("sqlite:///work.db")
 
     @app.task(name="push", retry=Retry(max_attempts=1))
@@ -27,6 +25,15 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         if n == 1:
             raise ValueError("no")
 
+    return app
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run the command on a store with a partial batch and one that waits; its exit code, output and errors."""
+    monkeypatch.chdir(tmp_path)
+    app = opened()
+    push = app.tasks["push"]
     app.batch([push.draft(n) for n in range(3)], name="import", key="a").enqueue()
     app.run_worker(drain=True)
     app.batch([push.using(delay="1h").draft(n) for n in range(2)], name="sync", key="b").enqueue()
@@ -143,6 +150,34 @@ def test_the_doctor_names_a_batch_whose_state_is_gone_or_unreadable(call: Call, 
     assert "0 open members run on, 1 failed: redrive or discard" in line and f"dlq list batch:{id}" in line
     call("dlq", "discard", f"batch:{id}", "--yes", "--reason", "done by hand")
     assert "the state of batch" not in call("doctor", "-o", "json")[1]
+
+
+def test_failure_groups_say_how_many_batches_wait_for_them(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    (row,) = json.loads(call("dlq", "groups", "-o", "json")[1])
+    assert (row["count"], row["batches"], row["batches_at_least"]) == (1, 1, False)
+    app = opened()
+    push = app.tasks["push"]
+    for key in "xyz":
+        app.batch([push.draft(1), push.draft(1)], name="import", key=key).enqueue()
+    push.enqueue(1)  # a member of none
+    app.run_worker(burst=True)
+    app.store.close()
+    (row,) = json.loads(call("dlq", "groups", "-o", "json")[1])
+    assert (row["count"], row["batches"], row["batches_at_least"]) == (8, 4, False)
+    table = [line.split() for line in call("dlq", "groups", "-o", "table")[1].splitlines()]
+    assert table[0][-1] == "batches" and table[1][-1] == "4"
+    shown = json.loads(call("dlq", "group", row["fingerprint"], "-o", "json")[1])
+    assert shown["by_task"][0]["batches"] == 4
+    monkeypatch.setattr(waiting, "READ_MAX", 3)
+    assert call("dlq", "groups", "-o", "table")[1].splitlines()[1].split()[-1] == "2+"
+    monkeypatch.setattr(waiting, "LIST_MAX", 0)
+    assert "batches" not in json.loads(call("dlq", "groups", "-o", "json")[1])[0]
+    call("dlq", "discard", "task:push", "--yes", "--reason", "r")
+    app = opened()
+    app.tasks["push"].enqueue(1)
+    app.run_worker(burst=True)
+    app.store.close()
+    assert "batches" not in call("dlq", "groups", "-o", "tsv")[1]
 
 
 def test_an_unknown_id_leads_to_the_list(call: Call) -> None:

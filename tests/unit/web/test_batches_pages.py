@@ -67,6 +67,22 @@ def test_a_dead_member_is_waived_by_a_button_of_its_page_and_on_success_is_due(a
     assert ">Waive</summary>" not in browser.get(f"/messages/{other}").text
 
 
+def test_the_page_of_a_failure_group_says_how_many_batches_wait_for_it(app: App) -> None:
+    app.tasks["push"].enqueue(-1)
+    app.run_worker(drain=True)
+    browser = Browser(app.dashboard())
+    (group,) = browser.json("/groups")["groups"]
+    page = f"/groups/{group['fingerprint']}"
+    assert "batches" not in browser.json(page)["by_task"][0] and "batches wait" not in browser.get(page).text
+    for n in range(2):
+        fill(app, 1, -1, -1, name=f"b{n}")
+    app.run_worker(drain=True)
+    browser = Browser(app.dashboard())
+    assert browser.json(page)["by_task"][0]["batches"] == 2
+    text = browser.get(page).text
+    assert 'for which 2 <a href="/batches?state=partial">batches wait</a>' in text and "at least" not in text
+
+
 def test_the_list_goes_on_behind_the_last_batch_that_was_read(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "ROWS", 3)
     monkeypatch.setattr(batches, "READ_MAX", 6)

@@ -24,7 +24,7 @@ def doctor(opened: OpenedStore, out: Output) -> int:
     \b
       redrive doctor --app tasks:app
     """
-    from ...batch import lost
+    from ...batch import lost_batches
     from ...schedule import warning
     from ...status import hung_workers
     from ...status.cells import problems
@@ -33,7 +33,7 @@ def doctor(opened: OpenedStore, out: Output) -> int:
     there = opened.store.traits.shared  # an empty store in memory, for one that does not exist yet, needs no check
     lines = [*problems(opened.store), *opened.store.doctor()] if there else []
     if there and opened.store.traits.cells:
-        lines += [f"{text}; see: {onward(f'dlq list batch:{id}')}" for id, text in lost(opened.store)]
+        lines += [f"{text}; see: {onward(f'dlq list batch:{id}')}" for id, text in lost_batches(opened.store)]
     lines += [f"{text}; see: {onward('status')}" for text in hung_workers(opened.store)]
     if opened.app is not None:
         lines += advice(opened.app, opened.store) if there else doubts(opened.app)

@@ -148,7 +148,8 @@ def groups(
     """List failure groups: dead messages with the same failure, the largest group first. SELECTOR: as for `dlq list`.
 
     `trend` counts the deaths of the last hour, and compares its last ten minutes with the fifty before: ↑ rising, →
-    steady, ↓ falling, – none.
+    steady, ↓ falling, – none. `batches` counts the batches with members among the oldest 2,000 of a group; + if it has
+    more messages.
     """
     matching = selection(opened, selector, chosen)
     counted = matching.groups(trend=True)
@@ -157,11 +158,15 @@ def groups(
     reveal.of(opened, out, f"groups of {matching.node}", count=len(rows))
     columns = group_commands.with_said(_GROUPS if out.is_table else _GROUPS_TSV, rows, out)
     if out.is_table:
-        rows = [{**row, "trend": _trend(row)} for row in rows]
+        rows = [{**row, "trend": _trend(row), "batches": _batches(row)} for row in rows]
     if not out.rows(rows, columns, id="fingerprint", limit=limit):
         note(empty)
         sqs.note_outside(opened)
     note_unread(matching)
+
+
+def _batches(row: dict[str, Any]) -> str | None:
+    return f"{row['batches']:,}{'+' * row['batches_at_least']}" if row.get("batches") else None
 
 
 def _trend(row: dict[str, Any]) -> str:

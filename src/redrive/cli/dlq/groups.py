@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ...audit import Audit
+from ...batch import group_batches
 from ...message import Filter
 from ...present.audit import entry_record, entry_text
 from ...present.commands import again, onward, typed
 from ...present.failure import FAILED, USAGE, Failure
 from ...present.formats import timestamp
-from ...present.groups import annotation_record, group_records, rule_record, task_group_record
+from ...present.groups import annotation_record, batches_record, group_records, rule_record, task_group_record
 from ...present.table import field_lines
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
@@ -46,6 +47,7 @@ _RULES = (
     Column("fingerprint"), Column("rule"), Column("by"), Column("at"), Column("reason", shrinks=True),
     Column("auto", shrinks=True, spare=True),
 )  # fmt: skip
+_BATCHES = (Column("batches"), Column("batches_at_least"))
 _SAID = (
     Column("note", shrinks=True, spare=True), Column("owner", shrinks=True, spare=True), Column("rule"),
     Column("muted_until", "muted until", spare=True),
@@ -68,7 +70,10 @@ def group(opened: OpenedStore, out: Output, fingerprint: str) -> None:
         "fingerprint": fingerprint,
         "dead": sum(each.count for each in groups),
         **annotation_record(about, now_ms),
-        "by_task": [task_group_record(each) for each in groups],
+        "by_task": [
+            task_group_record(each) | batches_record(found)
+            for each, found in zip(groups, group_batches(opened.store, groups), strict=True)
+        ],
         "log": [entry_record(entry) for entry in log],
     }
     out.record(record, id="fingerprint", table=lambda: _lines(out.hidden(record), out))
@@ -227,8 +232,10 @@ COMMANDS = (group, note_, own, mute, rule, audit)
 
 
 def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Output) -> tuple[Column, ...]:
-    """Return the columns of a list of groups with those for annotations added. A table gets these only if a group has
-    such an annotation, and before the columns that a narrow table leaves out."""
+    """Return the columns of a list of groups with those for annotations added, and for batches if any waits. A table
+    gets the former only if a group has such an annotation, and before the columns that a narrow table leaves out."""
+    if any(row.get("batches") for row in rows):
+        columns = (*columns, *_BATCHES[: 1 if out.is_table else 2])
     if not out.is_table:
         return (*columns, *_SAID)
     some = [column for column in _SAID if any(row[column.name] is not None for row in rows)]
@@ -240,7 +247,9 @@ def with_annotations(opened: OpenedStore, groups: Sequence[FailureGroup]) -> lis
     """Return failure groups as records with their annotations."""
     names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
     about, now_ms = read_annotations(opened.store, names), opened.store.now_ms()
-    return group_records(groups, about, now_ms)
+    waiting = group_batches(opened.store, groups)
+    rows = zip(group_records(groups, about, now_ms), waiting, strict=True)
+    return [{**row, **batches_record(found)} for row, found in rows]
 
 
 def _auto(settings: dict[str, Any]) -> AutoRedrive:

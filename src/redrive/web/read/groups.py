@@ -10,12 +10,13 @@ from itertools import islice
 from msgspec.structs import replace
 
 from ...audit import Audit
+from ...batch import group_batches
 from ...crypto import shown_text
 from ...errors import SelectorError, StoreError, Unsupported
 from ...message import FailureGroup, Filter, Lane, Message
 from ...present.audit import entry_record
 from ...present.formats import timestamp
-from ...present.groups import annotation_record, group_records, task_group_record
+from ...present.groups import annotation_record, batches_record, group_records, task_group_record
 from ...present.messages import dead_message_row
 from ...present.permissions import Permission
 from ...triage.annotations import NOTHING, read_annotations
@@ -160,6 +161,7 @@ def group(ask: PageRequest) -> Record:
     sample = dict(ask.kept(f"group-sample/{fingerprint}", lambda: _sample(ask, fingerprint, found)).value)
     if not ask.user.may(Permission.VIEW_BODIES):
         sample["shared"] = None
+    waiting = ask.kept(f"group-batches/{fingerprint}", lambda: _waiting(ask, found)).value
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []
     selector, after = str(exactly("fingerprint", fingerprint)), ask.text("after")
     dead = replace(where, until_ms=now_ms + 1)  # the bound that the selector has now
@@ -176,7 +178,7 @@ def group(ask: PageRequest) -> Record:
         "last_at": timestamp(max(each.last_ms for each in found)) if found else None,
         **said,
         "states": list(dict.fromkeys(word for each in found for word in states(each, said, runs, now_ms))),
-        "by_task": [task_group_record(each) for each in found],
+        "by_task": [task_group_record(each) | waiting.get(each.task, {}) for each in found],
         **sample,
         "rows": [dead_message_row(message, now_ms) for message in read.messages],
         "next": read.cursor,
@@ -186,6 +188,12 @@ def group(ask: PageRequest) -> Record:
         "command": ask.command("dlq", "group", fingerprint),
         "plan_command": ask.command("dlq", "plan", selector),
     }
+
+
+def _waiting(ask: PageRequest, groups: Sequence[FailureGroup]) -> dict[str, Record]:
+    """Return by task how many batches wait for the group, as a record."""
+    found = group_batches(ask.store, groups)
+    return {group.task: batches_record(batches) for group, batches in zip(groups, found, strict=True)}
 
 
 def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
