@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from ..batch import BatchInfo, BatchPhase, infos
+from ..batch import BatchInfo, BatchPhase, infos, roots
 from ..counters import OTHER
 from ..store import Store
 
@@ -39,11 +39,14 @@ def read_batch_gauges(store: Store) -> BatchGauges:
     failed = store.batch_ids(failed=True, limit=READ_MAX)
     news = {*store.changed_batches(limit=READ_MAX)}  # also those that were never sealed and have nothing open
     found = [*dict.fromkeys([*ids, *failed, *news])]
-    now_ms, live = store.now_ms(), list[BatchInfo]()
+    now_ms, live, shown = store.now_ms(), list[BatchInfo](), list[str]()
     for at in range(0, len(found), PAGE):
         page = found[at : at + PAGE]
         counts = zip(page, store.batch_counts(page), strict=True)
-        live += infos(store, [id for id, n in counts if n.open + n.dead + n.quarantine or id in news])
+        shown += [id for id, n in counts if n.open + n.dead + n.quarantine or id in news]
+    whole = roots(shown)
+    for at in range(0, len(whole), PAGE):
+        live += infos(store, whole[at : at + PAGE])
     batches, members, unsealed_s = Counter[tuple[str, str]](), Counter[tuple[str, str]](), dict[str, float]()
     names = {*[name for name, _ in Counter(batch.name for batch in live).most_common(NAMES_MAX)]}
     for batch in live:
