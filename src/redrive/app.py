@@ -252,6 +252,11 @@ class App(ReadModel):
         on_complete: Draft | None = None,
         on_death: Draft | None = None,
         tolerate: int | str = 0,
+        results: bool | Duration = False,
+        labels: Mapping[str, str] | None = None,
+        stop_if: str | None = None,
+        expect: Duration | None = None,
+        width: int | None = None,
     ) -> Batch:
         """Return a batch: messages that are waited for together, with callbacks for their end.
 
@@ -264,15 +269,25 @@ class App(ReadModel):
         - `on_complete`: each time that nothing is open
         - `on_death`: at the first death; after a redrive, at the next first one
 
+        Once more members are dead than `stop_if` says ("dead>20%" of all, or "dead>100"), those that wait are
+        cancelled: in the first episode, after the seal, and for a share after 20 members have ended. A batch that runs
+        longer than `expect` after its seal is a need in `app.status()`. At most `width` of its members run at once in
+        each queue, over all workers.
+
         A member may be a batch, whose members count in this one, too, and which must be done. A draft whose unique key
         another message holds counts as a duplicate, and nothing waits for it. `key` makes a
         batch unique for its name: a producer that was killed goes on where it stood when it gives the same key and
-        drafts again. Raises ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
+        drafts again. With `results`, what each member returns is kept for seven days from its end, or for the time
+        given ("30d"): `ref.results()`, in callbacks `ctx.batch.results()`. Each member has those of the `labels`
+        that it does not set itself. Raises ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
         """
         from .batch import batch
 
         callbacks = {"on_success": on_success, "on_complete": on_complete, "on_death": on_death}
-        return batch(self, drafts, name=name, key=as_text(key, "key"), tolerate=tolerate, **callbacks)
+        return batch(
+            self, drafts, name=name, key=as_text(key, "key"), tolerate=tolerate, results=results, labels=labels,
+            stop_if=stop_if, expect=expect, width=width, **callbacks,
+        )  # fmt: skip
 
     def workflow(
         self,
@@ -310,7 +325,7 @@ class App(ReadModel):
         """Return a ref to the batch with this id, to follow or cancel it."""
         from .batch import BatchRef
 
-        return BatchRef(id, self.store)
+        return BatchRef(id, self.store, app=self)
 
     def topic(self, name: str, *, bytes_max: int = 256 * 1024) -> Topic:
         """Return an SNS topic, to publish events to it and to subscribe queues of this app.

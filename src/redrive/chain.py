@@ -13,9 +13,11 @@ import msgspec
 from msgspec.structs import asdict, replace
 
 from .errors import ConfigError, Unreadable
-from .message import UNREADABLE, Draft, Message
+from .message import LABEL_PREFIX, UNREADABLE, Draft, Message
 
 NEXT_HEADER = "redrive-next"  # header of a message with the later steps of its chain
+RESULTS_HEADER = "redrive-results"  # header of a member of a batch whose results are kept, with the time in ms
+BATCH_GROUP = "batch/"  # begins the name of the group of a batch with a width; its id follows
 STEPS_MAX = 100
 
 
@@ -79,7 +81,28 @@ def next_step(message: Message, result: bytes | None, id: str) -> Draft | None:
         "traceparent": step.traceparent or message.traceparent,
         "batch": message.batch,
     }
-    return Draft(**fields)
+    return joining(Draft(**fields), message)
+
+
+def heir(draft: Draft, headers: Mapping[str, str]) -> Draft:
+    """Return the draft of a member of a batch, or of a step of a chain, with the labels among these headers, and with
+    its result kept if they say so. They are those of the batch, of the member that adds it, or of the step before. What
+    the draft sets itself stays, and only the last step of a chain keeps its result for the batch."""
+    passed = {name: text for name, text in headers.items() if name == RESULTS_HEADER or name.startswith(LABEL_PREFIX)}
+    if not passed:
+        return draft
+    own = draft.headers or {}
+    kept = passed.get(RESULTS_HEADER, "") if NEXT_HEADER not in own else ""
+    keep_ms = max(draft.keep_ms, int(kept) if kept.isdecimal() else 0)
+    return replace(draft, headers={**passed, **own}, keep_ms=keep_ms)
+
+
+def joining(draft: Draft, message: Message) -> Draft:
+    """Return the draft of a member that this one adds to its batch, or of the step after it, with what this one passes
+    on (`heir`). In its queue it is in the batch's group, too, which bounds how many run at once."""
+    draft, group = heir(draft, message.headers), f"{BATCH_GROUP}{message.batch}"
+    joins = message.group == group and draft.group is None and draft.queue == message.queue
+    return replace(draft, group=group) if joins else draft
 
 
 def with_arguments(body: bytes, values: Mapping[str, bytes]) -> bytes:

@@ -16,7 +16,7 @@ from .codec.codec import Upcast
 from .duration import Duration, milliseconds
 from .errors import BlobsUnavailable, ConfigError, StoreError
 from .ids import new_id
-from .message import NORMAL, PRIORITIES, Draft, Lane, Message, PutResult
+from .message import NORMAL, PRIORITIES, Draft, Lane, Message, PutResult, labelled
 from .ref import Ref as Ref
 from .registry import Registry
 from .run_context import Context, context, current, enter, leave, refuse_loop
@@ -222,6 +222,7 @@ class Task(TaskSpec, Bound[P, R]):
         priority: int = NORMAL,
         deadline: datetime | None = None,
         headers: dict[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         correlation_id: str | None = None,
         traceparent: str | None = None,
         keep_result: Duration | None = None,
@@ -231,6 +232,7 @@ class Task(TaskSpec, Bound[P, R]):
 
         `delay` or `at`: when it may run first. `key`: unique per task until the message is done, cancelled or
         discarded, and at least `for_` long. `priority` 0 (first) to 3. `deadline`: past it the message dies unrun.
+        `labels`, such as {"customer": "7"}, are found by selectors (`label:customer=7`).
         `traceparent`: the sender's context as W3C Trace Context writes it, kept through retries and redrives (default:
         that of the current span, where the app is instrumented). `keep_result`: how long a done message is kept with
         its result, for `ref.wait()`. `tx`: a connection or session of yours on the store's own database: the message
@@ -253,7 +255,7 @@ class Task(TaskSpec, Bound[P, R]):
             queue=as_text(queue, "queue"),
             priority=priority,
             deadline_ms=as_ms(deadline, "deadline"),
-            headers=headers,
+            headers=labelled(headers, labels),
             correlation_id=as_text(correlation_id, "correlation_id"),
             traceparent=as_traceparent(traceparent),
             keep_ms=None if keep_result is None else milliseconds(keep_result, "keep_result"),

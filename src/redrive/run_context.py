@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from .chain import joining
 from .codec import to_json
 from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
 from .idempotency import Claim
@@ -25,6 +26,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 RefT = TypeVar("RefT")
 Made = TypeVar("Made", covariant=True)
+EPISODE_HEADER = "redrive-episode"  # header of a callback with the episode of the batch in which it was due
 WHY_MAX = 500  # the most characters of the reason of a partial result
 FOLLOW_UPS_MAX = 10_000  # the most follow-ups of one run, as they are in memory and are written in one commit
 _LOCAL = Traits(name="a direct call")
@@ -309,12 +311,37 @@ class RunBatch(Struct, frozen=True, eq=False):
         counts: BatchCounts = self._context._task.app.store.batch_counts([self.id])[0]
         return counts
 
+    @property
+    def state(self) -> str:
+        """The state now, as `BatchRef.state`. Raises as that."""
+        state: str = self._ref.state
+        return state
+
+    @property
+    def episode(self) -> int:
+        """The number of the episode, from 1: in a callback that in which it was due, in a member the present one.
+        Raises as `state`."""
+        due = self._context.message.headers.get(EPISODE_HEADER, "")
+        return int(due) if due.isdecimal() and not self._is_member else self._ref.info().episode
+
+    def results(self) -> Iterator[tuple[Message, Any]]:
+        """Yield the members that are done, each with what it returned, as `BatchRef.results`. Raises as that."""
+        results: Iterator[tuple[Message, Any]] = self._ref.results()
+        return results
+
+    @property
+    def _ref(self) -> Any:
+        return self._context._task.app.batch_ref(self.id)
+
     def add(self, *drafts: Draft) -> None:
         """Add members: they are written with this message's ack, so the batch cannot end before. They are dropped if
-        the run fails: a retry makes its own. Raises ConfigError in a callback, which is no member."""
+        the run fails: a retry makes its own. They have the labels of this message that they
+        do not set themselves, and their results are kept if this one's is for the batch. Raises ConfigError in a
+        callback, which is no member."""
         if not self._is_member:
             raise ConfigError(f"message {self._context.message_id} is no member of batch {self.id}: only members add")
-        self._context._follow(*(replace(draft, batch=self.id) for draft in drafts))
+        message = self._context.message
+        self._context._follow(*(joining(replace(draft, batch=self.id), message) for draft in drafts))
 
 
 class Tracing(Protocol):

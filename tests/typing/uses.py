@@ -5,7 +5,7 @@ Each `type: ignore` marks a line that must be an error: both checkers report one
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
@@ -262,6 +262,7 @@ def using() -> None:
         priority=1,
         deadline=datetime.now(UTC),
         headers={"a": "b"},
+        labels={"customer": "7"},
         correlation_id="c",
         keep_result="1h",
         tx=object(),
@@ -276,6 +277,7 @@ def using() -> None:
     push.using(at="tomorrow")  # type: ignore[arg-type]
     push.using(key=42)  # type: ignore[arg-type]
     push.using(headers={"a": 1})  # type: ignore[dict-item]
+    push.using(labels={"customer": 7})  # type: ignore[dict-item]
     push.using("5m")  # type: ignore[call-arg]
     push.using(retries=3)  # type: ignore[call-arg]
 
@@ -567,3 +569,26 @@ def errors() -> None:
         assert_type((error.state, error.reason), tuple[str, str | None])
     except (Cancelled, RedriveError):
         raise
+
+
+async def batches(app: App) -> None:
+    batch = app.batch(
+        [push.draft(42)],
+        name="sync",
+        key="k",
+        results="30d",
+        labels={"customer": "7"},
+        stop_if="dead>20%",
+        expect=timedelta(hours=1),
+        width=10,
+    )
+    app.batch(name="sync", labels={"customer": 7})  # type: ignore[dict-item]
+    app.batch(name="sync", stop_if=0.2)  # type: ignore[arg-type]
+    app.batch(name="sync", width="10")  # type: ignore[arg-type]
+    ref = await batch.aenqueue()
+    for message, value in ref.results():
+        assert_type(message.labels, Mapping[str, str])
+        assert_type(value, Any)
+    info = ref.info()
+    assert_type((info.per_s, info.eta_s, info.stopped), tuple[float | None, float | None, bool])
+    assert_type(info.expected_ms, int | None)

@@ -5,6 +5,7 @@
 - `parts`: nested batches, and the steps of a workflow, which begin one after another. Pure
 - `read`: a batch with its counts and its parts
 - `follow`: put the callbacks that are due, in one commit with the new state
+- `stop_if`, `stop`: when too many members are dead, and what is done then
 - `ref`: follow a batch by its ref
 - `fill`: fill a batch with members
 - `steps`: enqueue the steps of a workflow as parts

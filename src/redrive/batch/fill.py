@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from msgspec.structs import replace
 
+from ..chain import RESULTS_HEADER, heir
+from ..duration import Duration, milliseconds
 from ..errors import ConfigError, Conflict
 from ..ids import part_id
-from ..message import BatchCounts, Cell, Draft
+from ..message import BatchCounts, Cell, Draft, labelled
 from ..registry import Registry
 from ..run_context import refuse_loop
+from ..stores.validation import admit_batch, admit_width
 from . import repeats
 from .advance import Advance, advance
 from .follow import follow
 from .parts import PARTS_MAX, Part, Tolerance
 from .read import need_counts
 from .ref import BatchRef
-from .state import BatchState, cell_of, id_of, state_in, swap_of
+from .state import KEPT_MS, BatchState, cell_of, id_of, state_in, swap_of
+from .stop_if import StopIf
 
 TRIES = 100  # how often a commit is tried again because a worker changed the batch's state meanwhile
 COMMIT_MAX = 1000  # members that one commit puts
@@ -43,7 +47,7 @@ class Batch:
     @property
     def ref(self) -> BatchRef:
         """A ref to the batch, also while it is filled."""
-        return BatchRef(self._state.id, self._app.store, self._duplicate)
+        return BatchRef(self._state.id, self._app.store, self._duplicate, self._app)
 
     # -- all drafts at once
 
@@ -75,6 +79,10 @@ class Batch:
             self._take(member)
 
     def _enqueue_within(self, tx: Any) -> BatchRef:
+        if self._state.width:
+            raise ConfigError(
+                f"batch {self._state.name!r}: with tx= it has no width=, as a group's width is no part of it"
+            )
         drafts = list[Draft]()
         for member in self._drafts:
             if isinstance(member, Batch):
@@ -187,8 +195,18 @@ class Batch:
 
     def _members(self, drafts: Sequence[Draft], before: int) -> list[Draft]:
         stamped = drafts if self._app.tracing is None else self._app.tracing.stamp(drafts)
-        drafts = [replace(draft, batch=self._state.id) for draft in stamped]
-        return repeats.members(self._app.store, self._state, drafts, self._state.filled + before)
+        state = self._state
+        drafts = [heir(replace(d, batch=state.id, group=d.group or state.group), state.passed) for d in stamped]
+        return repeats.members(self._app.store, state, drafts, state.filled + before)
+
+    def _widen(self, members: Sequence[Draft]) -> tuple[str, ...]:
+        """Give the batch's group its width in the queues of these members; return all queues in which it has it."""
+        group, queues = self._state.group, self._state.queues
+        for queue in dict.fromkeys(member.queue for member in members if group and member.group == group):
+            if queue not in queues:
+                self._app.store.configure_group(queue, group, width=self._state.width)
+                queues = (*queues, queue)
+        return queues
 
     def _write(
         self,
@@ -218,14 +236,16 @@ class Batch:
     def _try(self, drafts: Sequence[Draft], parts: tuple[Part, ...], seal: bool, before: int, tx: Any) -> None:
         store, parts = self._app.store, (*self._state.parts, *parts)
         filled = self._state.filled + before + len(drafts)
-        state = replace(self._state, filled=filled, filled_ms=store.now_ms(), sealed=seal, parts=parts)
+        members = self._members(drafts, before)
+        queues = self._widen(members)  # before the members are there, so that no more of them ever run
+        state = replace(self._state, filled=filled, filled_ms=store.now_ms(), sealed=seal, parts=parts, queues=queues)
         made = Advance(state)
         if seal and not drafts and not before:
             counts = store.batch_counts([state.id])[0] if state.filled else BatchCounts()
             made = advance(state, counts, store.now_ms()) if not state.parts else made
         swap = swap_of(store, made.state, self._cell)
         callbacks = repeats.callbacks(store, self._state, made)
-        self._app.put([*self._members(drafts, before), *callbacks], swaps=[swap], tx=tx)
+        self._app.put([*members, *callbacks], swaps=[swap], tx=tx)
         self._state = made.state
         if tx is None:
             self._cell = self._read_cell()
@@ -244,10 +264,23 @@ def batch(
     on_complete: Draft | None,
     on_death: Draft | None,
     tolerate: int | str,
+    results: bool | Duration,
+    labels: Mapping[str, str] | None,
+    stop_if: str | None,
+    expect: Duration | None,
+    width: int | None,
 ) -> Batch:
     """See `App.batch`."""
-    state = new_state(app, name, key, on_success, on_complete, on_death)
-    return Batch(app, drafts, replace(state, tolerance=tolerance(tolerate)), key)
+    admit_width(width, 1)
+    state = replace(
+        new_state(app, name, key, on_success, on_complete, on_death),
+        tolerance=tolerance(tolerate),
+        passed=labelled(_results(results), labels) or {},
+        stop_if=None if stop_if is None else StopIf.parse(stop_if),
+        expect_ms=0 if expect is None else milliseconds(expect, "expect"),
+        width=width or 0,
+    )
+    return Batch(app, drafts, state, key)
 
 
 def new_state(
@@ -258,9 +291,8 @@ def new_state(
     on_complete: Draft | None,
     on_death: Draft | None,
 ) -> BatchState:
-    """Return the state of a new batch. Raises ConfigError for a name that is no text."""
-    if not name or not isinstance(name, str):
-        raise ConfigError(f"batch name={name!r}: expected a text, such as 'nightly-import'")
+    """Return the state of a new batch. Raises ConfigError for a name or a key that no store takes."""
+    admit_batch(name, key)
     now_ms = app.store.now_ms()
     callbacks = (_callback(on_success), _callback(on_complete), _callback(on_death))
     return BatchState(id_of(name, key, now_ms), name, now_ms, *callbacks)
@@ -283,6 +315,16 @@ def tolerance(said: int | str) -> Tolerance:
         if 0 <= percent <= 100:
             return Tolerance(percent=percent)
     raise ConfigError(f"tolerate={said!r}: expected a number of members such as 10, or a share of them such as '5%'")
+
+
+def _results(said: bool | Duration) -> dict[str, str]:
+    """Return the header of members whose results are kept; none for False."""
+    if said is False:
+        return {}
+    kept_ms = KEPT_MS if said is True else milliseconds(said, "results")
+    if not kept_ms:
+        raise ConfigError(f"results={said!r}: expected True, False, or for how long each is kept, such as '30d'")
+    return {RESULTS_HEADER: str(kept_ms)}
 
 
 def raise_refused(id: str, why: str) -> None:

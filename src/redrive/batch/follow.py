@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -15,7 +16,8 @@ from ..store import Store
 from . import repeats
 from .advance import Advance, advance
 from .read import WholeBatch, wholes
-from .state import KEPT_MS, stored_drafts, swap_of
+from .state import KEPT_MS, BatchState, stored_drafts, swap_of
+from .stop import stop
 
 Complain = Callable[[str, str], None]  # takes the id of a batch, and why its callbacks cannot be put
 
@@ -40,20 +42,18 @@ class Due(Struct, frozen=True):
 
 
 def follow(app: BatchApp, ids: Sequence[str], complain: Complain) -> None:
-    """Put the callbacks that are due for these batches, and what the parts of a batch call for; then mark the batches,
-    so that `changed_batches` leaves them out. Any number of processes may do so at once. Raises StoreError; what was
-    not put is due at the next call."""
-    asked = dict.fromkeys(ids)
-    left = (
-        [*dict.fromkeys(whole for id in asked for whole in wholes_of(id))]
-        if any("/" in id for id in asked)
-        else [*asked]
-    )
-    settled = dict[str, WholeBatch]()  # nothing is due for these now
+    """Put the callbacks that are due for these batches, and what the parts of a batch call for; stop those that are to
+    be stopped, and take back the widths of those that ended. Then mark the batches, so that `changed_batches` leaves
+    them out. Any number of processes may do so at once. Raises StoreError; what was not put is due at the next call."""
+    left = dict.fromkeys(whole for id in ids for whole in wholes_of(id))
+    settled = dict[str, WholeBatch]()  # nothing is to be put for these now
     for depth in sorted({id.count("/") for id in left}, reverse=True):  # a part before what it is a part of
         again = [id for id in left if id.count("/") == depth]
         while again:
             again = _advance(app, again, complain, settled)
+    for whole in settled.values():
+        if whole.state is not None:
+            _finish(app.store, whole.state)
     marks = [mark for id in settled if (mark := _mark(id, settled)) is not None]
     if marks:
         app.store.mark_batches(marks)
@@ -117,26 +117,33 @@ def _put(app: BatchApp, dues: Sequence[Due], complain: Complain) -> list[Due]:
     return [*dues]
 
 
+def _finish(store: Store, state: BatchState) -> None:
+    """Now that this is committed, stop the batch if it is to be stopped, or take back its widths if it has ended."""
+    if state.is_stopping:
+        with contextlib.suppress(Conflict):
+            stop(store, state)
+    elif state.ended_ms is not None:
+        for queue in state.queues:
+            store.configure_group(queue, state.group, width=0)
+
+
 def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:
-    """Return the mark of a batch or step; None for one that must be looked at again: it is being filled, or what it is
-    a part of is not settled."""
+    """Return the mark of a batch or step; None for one that must be looked at again: it is being filled or stopped, or
+    what it is a part of is not settled."""
     whole, name = settled[id], id.rpartition("/")[2]
     above = settled.get(id[: -len(name) - 1]) if "/" in id else None
-    if "/" in id and above is None:
+    if ("/" in id and above is None) or whole.own == BatchCounts():
         return None
     if whole.state is not None:
         ended = whole.state.ended_ms is not None
-        if not whole.state.sealed:  # it stays among the changed ones, until it is sealed
+        if not whole.state.sealed or whole.state.is_stopping:
             return None
     else:
         known = {} if above is None or above.state is None else {part.name: part.done for part in above.state.parts}
         ended = known.get(name, True)
-    if whole.own == BatchCounts():
-        return None
-    left = (
-        whole.own.open or whole.own.dead or whole.own.quarantine
-    )  # a dead member may have been imported after the end
-    return BatchMark(id, whole.own, KEPT_MS if ended and not left else None)
+    n = whole.own
+    left = n.open or n.dead or n.quarantine  # a dead member may have been imported after the end
+    return BatchMark(id, n, KEPT_MS if ended and not left else None)
 
 
 def _parts(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from ..audit import Audit
+from ..chain import NEXT_HEADER
 from ..duration import Duration, pauses
 from ..errors import BatchNotDone, ConfigError, Unreadable, Unsupported
 from ..ids import part_id
 from ..message import BatchCounts, Cancel, Filter, Lane, Message, Swap
+from ..registry import Registry
 from ..run_context import refuse_loop
 from ..store import Store
 from .parts import Part, Seen
@@ -38,7 +41,10 @@ class PartInfo(Struct, frozen=True):
 
 class BatchInfo(Struct, frozen=True):
     """A batch at one moment: `episode` is the number of the present episode, from 1; see `redrive.batch.advance`.
-    `filled_ms` is when its producer last put members."""
+    `filled_ms` is when its producer last put members, `expected_ms` when the batch is expected to have ended (see
+    `BatchState.expected_ms`), and `stopped` says that its `stop_if` cancelled members. `per_s` is how many members
+    ended per second since the batch was begun, `eta_s` the seconds until the rest has ended at this rate. Both are None
+    in later episodes, and `eta_s` unless the batch runs."""
 
     id: str
     name: str
@@ -49,6 +55,10 @@ class BatchInfo(Struct, frozen=True):
     ended_ms: int | None = None
     filled_ms: int = 0
     parts: tuple[PartInfo, ...] = ()
+    expected_ms: int | None = None
+    stopped: bool = False
+    per_s: float | None = None
+    eta_s: float | None = None
 
     @property
     def may_be_cancelled(self) -> bool:
@@ -67,6 +77,7 @@ class BatchRef(Struct, frozen=True):
     id: str
     store: Store
     duplicate: bool = False
+    app: Registry | None = None  # its tasks decode results
 
     @property
     def counts(self) -> BatchCounts:
@@ -81,7 +92,7 @@ class BatchRef(Struct, frozen=True):
     def info(self) -> BatchInfo:
         """Return the batch's name, state and counts. Raises StoreError, ConfigError for a batch that is unknown: no
         producer has begun it, or it ended more than seven days ago."""
-        return _info(self._read())
+        return _info(self._read(), self.store.now_ms())
 
     def _read(self) -> WholeBatch:
         (whole,) = wholes(self.store, [self.id])
@@ -119,6 +130,21 @@ class BatchRef(Struct, frozen=True):
             page = self.store.peek(lane, where=where, limit=PAGE, cursor=cursor or None)
             yield from page.messages
             cursor = page.cursor
+
+    def results(self) -> Iterator[tuple[Message, Any]]:
+        """Yield each member that is done, the first one first, with what its handler returned, decoded by the return
+        annotation of its task. Read page by page.
+
+        A batch with `results=True` keeps a result for seven days from the end of its member, or as long as `results`
+        says; another batch keeps those of messages with `keep_result=`. What is kept no longer is left out, and so are
+        the steps of a chain before its last. Raises StoreError, Unreadable for a result that does not fit.
+        """
+        tasks = {} if self.app is None else self.app.tasks
+        for member in self.members(Lane.DONE):
+            if member.reason == "cancelled" or NEXT_HEADER in member.headers:
+                continue
+            task, written = tasks.get(member.task), member.result or b"null"
+            yield member, json.decode(written) if task is None else task.codec.decode_result(written)
 
     def cancel(self, *, reason: str = "", actor: str | None = None) -> int:
         """End waiting members as cancelled and ask running ones to stop; return how many. A partial batch is given up:
@@ -175,16 +201,29 @@ def roots(ids: Iterable[str]) -> list[str]:
 def infos(store: Store, ids: Sequence[str]) -> list[BatchInfo]:
     """Return these batches, in the order of `ids`; those whose state is gone or unreadable are left out. Raises
     StoreError."""
-    return [_info(whole) for whole in wholes(store, ids) if whole.state is not None]
+    now_ms = store.now_ms() if ids else 0
+    return [_info(whole, now_ms) for whole in wholes(store, ids) if whole.state is not None]
 
 
-def _info(whole: WholeBatch) -> BatchInfo:
-    state = whole.state
+def _info(whole: WholeBatch, now_ms: int) -> BatchInfo:
+    state, counts = whole.state, whole.counts
     assert state is not None, "a batch without a state is left out"
+    per_s = _per_s(state, counts, now_ms)
     return BatchInfo(
-        state.id, state.name, whole.phase, whole.counts, state.created_ms, state.episode, state.ended_ms,
-        state.filled_ms, tuple(_part(state, part, whole.parts[part.name]) for part in state.parts),
+        state.id, state.name, whole.phase, counts, state.created_ms, state.episode, state.ended_ms, state.filled_ms,
+        tuple(_part(state, part, whole.parts[part.name]) for part in state.parts), state.expected_ms, state.stopped,
+        per_s, counts.open / per_s if per_s and counts.open and state.sealed else None,
     )  # fmt: skip
+
+
+def _per_s(state: BatchState, counts: BatchCounts, now_ms: int) -> float | None:
+    """Return how many members ended per second in the first episode; None once that is over, unless it was the only
+    one."""
+    ended = counts.total - counts.open - counts.duplicate
+    until_ms = now_ms if not state.completions else state.ended_ms if state.completions == 1 else None
+    if not ended or until_ms is None or until_ms <= state.created_ms:
+        return None
+    return ended * 1000 / (until_ms - state.created_ms)
 
 
 def _part(whole: BatchState, part: Part, seen: Seen) -> PartInfo:

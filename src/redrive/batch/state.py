@@ -10,11 +10,13 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..chain import BATCH_GROUP
 from ..errors import Unreadable
 from ..ids import new_id, part_id
 from ..message import ENVELOPE, BatchCounts, Cell, Draft, Swap, required, version_of
 from ..store import Store
 from .parts import NOTHING, Part, Seen, Tolerance
+from .stop_if import StopIf
 
 KEPT_MS = 7 * 24 * 3600 * 1000  # for how long an ended batch is kept
 
@@ -58,11 +60,34 @@ class BatchState(Struct, frozen=True, omit_defaults=True):
     alarmed: int = 0
     ended_ms: int | None = None  # when nothing was left that could change the batch
     parts: tuple[Part, ...] = ()
+    stop_if: StopIf | None = None
+    stopping: bool = False  # the rule was reached
+    stopped: bool = False  # then the members that waited were cancelled
+    expect_ms: int = 0  # how long it may take after its sealing; 0: any time
+    width: int = 0  # how many members may run at once in each of its `queues`; 0: any number
+    queues: tuple[str, ...] = ()  # the queues in which its group has this width
+    passed: Mapping[str, str] = {}  # headers that each member gets: see `redrive.chain.heir`
 
     @property
     def episode(self) -> int:
         """The number of the present episode, from 1."""
         return self.completions + 1
+
+    @property
+    def group(self) -> str | None:
+        """The group of members without one of their own; None without a width."""
+        return f"{BATCH_GROUP}{self.id}" if self.width else None
+
+    @property
+    def expected_ms(self) -> int | None:
+        """When the first episode is expected to have ended: `expect_ms` after the sealing. None if that is over, the
+        batch is still filled, or nothing is expected."""
+        return self.filled_ms + self.expect_ms if self.expect_ms and self.sealed and not self.completions else None
+
+    @property
+    def is_stopping(self) -> bool:
+        """True if the members that wait are to be cancelled now."""
+        return self.stopping and not self.stopped
 
     def phase(self, counts: BatchCounts, parts: Mapping[str, Seen] = NOTHING) -> BatchPhase:
         """Return the state to display, given the counts of the batch's own members, and its parts as read."""

@@ -38,6 +38,8 @@ _COLUMNS = (
     Column("discarded", spare=True),
     Column("duplicate", spare=True),
     Column("episode", spare=True),
+    Column("per_s", spare=True),
+    Column("eta_s", spare=True),
     Column("created_at"),
     Column("ended_at", spare=True),
     Column("id"),

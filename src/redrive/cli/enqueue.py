@@ -18,7 +18,7 @@ from ..duration import milliseconds, rfc3339
 from ..duration import show as show_duration
 from ..enqueue import Bound, Task
 from ..errors import Unreadable, near_miss
-from ..message import NORMAL, PRIORITIES, Draft
+from ..message import NORMAL, PRIORITIES, Draft, labelled
 from ..present.commands import again, onward, program, typed
 from ..present.failure import DONE, FAILED, USAGE, Failure
 from ..redact import clip, one_line
@@ -58,6 +58,7 @@ SHOWN, SHOWN_FROM = 60, 20_000
 )
 @click.option("--deadline", type=TIME, help="do not run it after this point in time")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="a header; may be given many times")
+@click.option("--label", "labels", multiple=True, metavar="NAME=VALUE", help="a label; may be given many times")
 @click.option("--correlation-id", help="its correlation id")
 @click.option("--task", "of_lines", metavar="TASK", help="of FILE: the task of all lines, which hold its arguments")
 @click.option("--again", "repeat", is_flag=True, help="of FILE: enqueue all its lines again")
@@ -70,6 +71,7 @@ def enqueue(
     raw: IO[bytes] | None,
     queue: str | None,
     headers: Sequence[str],
+    labels: Sequence[str],
     of_lines: str | None,
     repeat: bool,
     **options: Any,
@@ -86,7 +88,7 @@ def enqueue(
     enqueued. Run again, the same command goes on after the last line that is stored, and enqueues no line twice.
     """
     if arguments is None and raw is None and _names_file(task, opened.app):
-        _refuse_options(options, headers)
+        _refuse_options(options | {"label": labels or None}, headers)
         return _backfill(opened, out, task, of_lines, queue, repeat=repeat)
     if of_lines is not None or repeat:
         why = "--task and --again are for a file of lines, which ends in .jsonl or is '-'"
@@ -99,7 +101,7 @@ def enqueue(
         )
     if options["key_for"] is not None and options["key"] is None:
         raise Failure("--for needs --key", "it says how long the key is held", f"{program()} enqueue --help", USAGE)
-    options |= {"queue": queue, "headers": _headers(headers)}
+    options |= {"queue": queue, "headers": labelled(_pairs("--header", headers), _pairs("--label", labels))}
     known = None if opened.app is None else opened.app.tasks.get(task)
     if raw is not None:
         draft = _draft(task, known, raw.read(), options, content="raw")
@@ -135,7 +137,7 @@ def _refuse_options(options: dict[str, Any], headers: Sequence[str]) -> None:
              if value is not None and (name, value) != ("priority", NORMAL)]  # fmt: skip
     for name in given[:1]:
         option = "--for" if name == "key_for" else f"--{name.replace('_', '-')}"
-        field = {"header": "headers"}.get(name, name)
+        field = {"header": "headers", "label": "labels"}.get(name, name)
         why = f'each line has its own: {{"task": …, "args": …, "{field}": …}}'
         raise Failure(f"{option} is for one message, not for a file", why, f"{program()} enqueue --help", USAGE)
 
@@ -362,13 +364,13 @@ def _not_json(text: bytes, why: str, next: str) -> Failure:
     return Failure(f"the arguments cannot be read: {shown}", why, next, USAGE)
 
 
-def _headers(pairs: Sequence[str]) -> dict[str, str] | None:
-    headers = {}
+def _pairs(option: str, pairs: Sequence[str]) -> dict[str, str] | None:
+    found = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
             raise Failure(
-                f"--header {name!r} has no value", "expected NAME=VALUE", f"{program()} enqueue --help", USAGE
+                f"{option} {name!r} has no value", "expected NAME=VALUE", f"{program()} enqueue --help", USAGE
             )
-        headers[name] = value
-    return headers or None
+        found[name] = value
+    return found or None

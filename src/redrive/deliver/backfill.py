@@ -12,7 +12,7 @@ import msgspec
 from ..duration import parse_time, seconds
 from ..errors import EnqueueError, StoreError
 from ..ids import is_id
-from ..message import NORMAL, Draft, Swap
+from ..message import NORMAL, Draft, Swap, labelled
 from ..registry import Registry
 from ..store import Store
 from ..stores.validation import admit
@@ -37,6 +37,7 @@ class Fields(msgspec.Struct, forbid_unknown_fields=True):
     at: str | None = None
     deadline: str | None = None
     headers: dict[str, str] | None = None
+    labels: dict[str, str] | None = None
     correlation_id: str | None = None
 
 
@@ -65,7 +66,7 @@ class Drafts:
             "delay": _seconds(line.delay, "delay"),
             "at": _time(line.at),
             "deadline": _time(line.deadline),
-            "headers": line.headers,
+            "headers": labelled(line.headers, line.labels),
             "correlation_id": line.correlation_id,
         }
         draft = msgspec.structs.replace(self._make(line.task, line.args, options), id=line.id)

@@ -27,6 +27,7 @@ from .exchange import (
     required,
     version_of,
 )
+from .labels import LABEL_PREFIX, is_label_name, labelled, labels_in
 from .message import (
     ABSENT,
     BATCH_HEADER,
@@ -90,6 +91,7 @@ __all__ = [
     "ENVELOPE",
     "FAULTS_KEPT_EACH_END",
     "JSON",
+    "LABEL_PREFIX",
     "NORMAL",
     "PRIORITIES",
     "RAW",
@@ -145,6 +147,9 @@ __all__ = [
     "Verdict",
     "decoded",
     "is_closed",
+    "is_label_name",
+    "labelled",
+    "labels_in",
     "required",
     "version_of",
 ]

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from ..fault import Fault, member_of
+from .labels import labels_in
 
 PRIORITIES = (0, 1, 2, 3)  # 0 is served first
 NORMAL = 2
@@ -158,6 +159,11 @@ class Message(Struct, frozen=True, gc=False):
     def handle(self) -> Handle:
         """The handle of the message in its present state, for a triage action."""
         return Handle(self.id, self.redrives, self.lane)
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The labels of the message, such as {"customer": "7"}."""
+        return labels_in(self.headers)
 
     def state_at(self, now_ms: int) -> str:
         """Return the state to display: `scheduled` for a ready message whose time or turn has not come, `cancelled` for

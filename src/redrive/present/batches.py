@@ -27,6 +27,8 @@ def batch_record(info: BatchInfo) -> dict[str, Any]:
         "discarded": counts.discarded,
         "duplicate": counts.duplicate,
         "episode": info.episode,
+        "per_s": None if info.per_s is None else round(info.per_s, 3),
+        "eta_s": None if info.eta_s is None else round(info.eta_s, 1),
         "created_at": timestamp(info.created_ms),
         "ended_at": timestamp(info.ended_ms),
         "id": info.id,

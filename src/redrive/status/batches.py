@@ -1,60 +1,134 @@
-"""Batches that need a person: partial ones, and those that are filled no more though they were never sealed."""
+"""Batches that need a person: partial ones, those that run longer than expected, and those that were never sealed
+though nothing fills them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from ..batch import BatchInfo, BatchPhase, infos, roots
+from ..message import Filter, Lane
 from ..store import Store
 from .hold import words
 from .record import Need
 
 READ_MAX = 300  # most batches of each kind that are read for one status: failed ones, changed ones, the first ones
 NAMED_MAX = 20  # partial batches that have a need of their own; one more need counts the rest
+PEEKED = 100  # dead members of a batch that are read to find the largest failure group
 IDLE_MS = 3_600_000  # ms for which a producer adds no member before that is a need
-_PARTIAL = ("--state", "partial")
+_PARTIAL, _RUNNING = ("--state", "partial"), ("--state", "running")
+
+
+class Cause(NamedTuple):
+    """The largest failure group among the dead members of a batch. `only`: every member that was read is in it."""
+
+    fingerprint: str
+    error: str
+    only: bool = True
 
 
 class ReadBatches(NamedTuple):
-    """Batches as read; `unread`: there may be more that need a person."""
+    """Batches as read; `unread`: there may be more that need a person. `causes`: by id, why members of those that are
+    needs died."""
 
     found: Sequence[BatchInfo] = ()
     unread: bool = False
+    causes: Mapping[str, Cause] = {}
 
 
 def read_batches(store: Store) -> ReadBatches:
     """Read the first READ_MAX batches. If there are more, also up to READ_MAX with a failed member, and up to READ_MAX
-    with news, as has any batch that was never sealed and has nothing open. One call of the store if there are no
-    batches. Raises StoreError."""
-    ids = store.batch_ids(limit=READ_MAX + 1)
-    if len(ids) <= READ_MAX:
-        return ReadBatches(infos(store, roots(ids)))
-    failed, changed = store.batch_ids(failed=True, limit=READ_MAX), store.changed_batches(limit=READ_MAX)
-    unread = READ_MAX in (len(failed), len(changed))
-    return ReadBatches(infos(store, roots([*ids[:READ_MAX], *failed, *changed])), unread)
+    with news, as has any batch that was never sealed and has nothing open. Of those that are needs, up to PEEKED dead
+    members each. One call of the store if there are no batches. Raises StoreError."""
+    ids, unread = store.batch_ids(limit=READ_MAX + 1), False
+    if len(ids) > READ_MAX:
+        failed, changed = store.batch_ids(failed=True, limit=READ_MAX), store.changed_batches(limit=READ_MAX)
+        unread = READ_MAX in (len(failed), len(changed))
+        ids = [*ids[:READ_MAX], *failed, *changed]
+    found = infos(store, roots(ids))
+    return ReadBatches(found, unread, dict(_causes(store, found)))
 
 
-def batch_needs(batches: Sequence[BatchInfo], now_ms: int) -> Iterator[Need]:
-    """Yield the needs of these batches: of those that wait for a redrive, and of those whose producer is gone. Pure."""
+def _causes(store: Store, found: Sequence[BatchInfo]) -> Iterator[tuple[str, Cause]]:
+    if not any(batch.counts.dead for batch in found):
+        return
+    late, partial = _late(found, store.now_ms()), _partials(found)
+    for batch in (*late[:NAMED_MAX], *partial[:NAMED_MAX]):
+        of_batch = Filter(batch=(batch.id, *(part.id for part in batch.parts)))
+        dead = store.peek(Lane.DEAD, where=of_batch, limit=PEEKED).messages if batch.counts.dead else []
+        faults = Counter((m.faults[-1].fingerprint, m.faults[-1].error) for m in dead if m.faults)
+        for (fingerprint, error), _ in faults.most_common(1):
+            of_it = replace(of_batch, fingerprint=fingerprint, ids=tuple(message.id for message in dead))
+            died = store.peek(Lane.DEAD, where=of_it, limit=PEEKED).messages  # not of a fault before its last run
+            if died:
+                yield batch.id, Cause(fingerprint, error, len(died) == len(dead))
+
+
+def batch_needs(batches: Sequence[BatchInfo], now_ms: int, causes: Mapping[str, Cause] = {}) -> Iterator[Need]:
+    """Yield the needs of these batches: of those that wait for a redrive, of those that run longer than expected, and
+    of those whose producer is gone. Pure."""
     for batch in batches:
         if batch.state is BatchPhase.FILLING and now_ms - batch.filled_ms >= IDLE_MS:
             yield _unsealed(batch)
-    partial = sorted((batch for batch in batches if batch.waits_for_redrive), key=lambda batch: batch.created_ms)
-    yield from map(_partial, partial[:NAMED_MAX])
+    late, partial = _late(batches, now_ms), _partials(batches)
+    yield from (_overdue(batch, causes.get(batch.id)) for batch in late[:NAMED_MAX])
+    yield from (_partial(batch, causes.get(batch.id)) for batch in partial[:NAMED_MAX])
+    if (more := len(late) - NAMED_MAX) > 0:
+        text, next = f"{more:,} more batch{'es run' if more > 1 else ' runs'} longer than expected", _RUNNING
+        yield Need(area="batches", text=text, next=words("batch", "list", *next), place=("batches",),
+                   query={"state": "running"})  # fmt: skip
     if (more := len(partial) - NAMED_MAX) > 0:
-        text, next = f"{more:,} more batch{'es are' if more > 1 else ' is'} partial", words("batch", "list", *_PARTIAL)
-        yield Need(area="batches", text=text, next=next, place=("batches",), query={"state": "partial"})
+        text, next = f"{more:,} more batch{'es are' if more > 1 else ' is'} partial", _PARTIAL
+        yield Need(area="batches", text=text, next=words("batch", "list", *next), place=("batches",),
+                   query={"state": "partial"})  # fmt: skip
 
 
-def _partial(batch: BatchInfo) -> Need:
+def _late(batches: Sequence[BatchInfo], now_ms: int) -> list[BatchInfo]:
+    """Return the batches that run longer than expected, the oldest first."""
+    running = [batch for batch in batches if batch.state is BatchPhase.RUNNING and batch.expected_ms is not None]
+    return sorted((b for b in running if now_ms >= (b.expected_ms or 0)), key=lambda batch: batch.created_ms)
+
+
+def _partials(batches: Sequence[BatchInfo]) -> list[BatchInfo]:
+    """Return the partial batches that a redrive lets go on, the oldest first."""
+    return sorted((batch for batch in batches if batch.waits_for_redrive), key=lambda batch: batch.created_ms)
+
+
+def _failed(batch: BatchInfo) -> int:
+    return batch.counts.dead + batch.counts.quarantine
+
+
+def _waits_for(cause: Cause | None) -> str:
+    if cause is None:
+        return ""
+    return f"; it waits for failure group {cause.fingerprint} ({cause.error})" + ("" if cause.only else " and others")
+
+
+def _overdue(batch: BatchInfo, cause: Cause | None) -> Need:
+    counts = batch.counts
+    text = f"batch {batch.name} runs longer than expected: {counts.open:,} of {counts.total:,} members "
+    text += f"{'is' if counts.open == 1 else 'are'} open" + (f", {_failed(batch):,} dead" if _failed(batch) else "")
+    return Need(
+        area="batches", text=text + _waits_for(cause), next=words("batch", "show", batch.id), about=f"batch/{batch.id}",
+        place=("batches", batch.id), since_ms=batch.expected_ms,
+    )  # fmt: skip
+
+
+def _partial(batch: BatchInfo, cause: Cause | None) -> Need:
     dead, quarantine = batch.counts.dead, batch.counts.quarantine
-    text = f"batch {batch.name} is partial: {dead or quarantine:,} of {batch.counts.total:,} members "
+    text = f"batch {batch.name} {'was stopped by its stop_if, and ' if batch.stopped else ''}is partial: "
+    text += f"{dead or quarantine:,} of {batch.counts.total:,} members "
     text += f"{'is' if (dead or quarantine) == 1 else 'are'} {'dead' if dead else 'in quarantine'}"
     text += f", {quarantine:,} in quarantine" if dead and quarantine else ""
     lane = () if dead else ("lane:quarantine",)
     next = words("dlq", "list", f"batch:{batch.id}", *lane)
-    return Need(area="batches", text=text, next=next, about=f"batch/{batch.id}", place=("batches", batch.id))
+    return Need(
+        area="batches", text=text + _waits_for(cause), next=next, about=f"batch/{batch.id}",
+        place=("batches", batch.id),
+    )  # fmt: skip
 
 
 def _unsealed(batch: BatchInfo) -> Need:

@@ -11,7 +11,7 @@ from ..registry import Registry
 from ..triage.auto.machine import Machine
 from ..triage.controls import Control
 from ..triage.redrive.run import RunView
-from .batches import batch_needs
+from .batches import Cause, batch_needs
 from .hold import Hold, words
 from .reasons import LOOKED
 from .record import NOTE, PAGE, TICKET, Need, Status
@@ -33,6 +33,7 @@ class NeedSources(NamedTuple):
     forced: Sequence[Control]
     objectives: Sequence[SloStatus]
     batches: Sequence[BatchInfo]
+    causes: Mapping[str, Cause]
 
 
 def needs_of(seen: NeedSources) -> tuple[Need, ...]:
@@ -44,7 +45,7 @@ def needs_of(seen: NeedSources) -> tuple[Need, ...]:
         *_workers(status),
         *_dead(status, seen.autos),
         *_quarantine(status),
-        *batch_needs(seen.batches, status.at_ms),
+        *batch_needs(seen.batches, status.at_ms, seen.causes),
         *_schedules(status, seen.app),
         *_runs(seen.runs, status.at_ms),
         *_overrides(seen.forced),

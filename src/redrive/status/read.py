@@ -68,6 +68,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         ],
         objectives=read_objectives(store, app) if app is not None and keeps_cells else (),
         batches=batches.found,
+        causes=batches.causes,
     )
     return replace(bare, needs=needs_of(seen))
 

@@ -253,6 +253,18 @@ def admit_names(queue: str, group: str | None = None) -> None:
         raise ConfigError(f"queue {queue!a}: {why}")
 
 
+def admit_batch(name: object, key: str | None) -> None:
+    """Raise ConfigError for a name or a key that no batch can have."""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"batch name={name!r}: expected a text, such as 'nightly-import'")
+    if len(name) > NAME_MAX:
+        raise ConfigError(f"the batch's name has {len(name):,} characters, expected at most {NAME_MAX}")
+    if (count := len((key or "").encode(errors="replace"))) > KEY_BYTES_MAX:
+        raise ConfigError(f"batch {name!a}: its key has {count:,} bytes, expected at most {KEY_BYTES_MAX:,}")
+    if (why := _unwritable([name, key])) is not None:
+        raise ConfigError(f"batch {name!a}: {why}")
+
+
 def admit_settings(
     queue: str, width: int | None, order: GroupOrder | str | None, on_dead: OnDead | str | None
 ) -> tuple[GroupOrder | None, OnDead | None]:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redrive.batch.advance import Advance, advance
 from redrive.batch.state import BatchState, Tolerance
+from redrive.batch.stop_if import StopIf
+from redrive.errors import ConfigError
 from redrive.message import BATCH_HEADER, BATCH_NAME_HEADER, BatchCounts, Draft
+from redrive.run_context import EPISODE_HEADER
 
 NOW_MS = 1_000
 NEW = BatchState("b", "sync", 0, Draft(task="success"), Draft(task="complete"), Draft(task="death"))
 SEALED = replace(NEW, sealed=True)
+
+
+def own_headers(episode: int) -> dict[str, str]:
+    return {BATCH_HEADER: "b", BATCH_NAME_HEADER: "sync", EPISODE_HEADER: str(episode)}
 
 
 def words(made: Advance) -> list[str]:
@@ -86,7 +95,9 @@ class History:
         made = advance(before, counts, NOW_MS)
         assert advance(made.state, counts, NOW_MS + 1) == Advance(made.state), "a second look calls for something"
         called = words(made)
-        assert all(draft.headers == {BATCH_HEADER: "b", BATCH_NAME_HEADER: "sync"} for draft in made.callbacks)
+        headers = own_headers(max(made.state.alarmed, made.state.completions))
+        if made.state.completions > before.completions or "death" in called:
+            assert all(draft.headers == headers for draft in made.callbacks)
         ended = before.sealed and counts.open == 0
         self.check_death("death" in called)
         self.check_complete("complete" in called, ended)
@@ -223,7 +234,56 @@ def test_a_batch_without_callbacks_goes_on_as_well() -> None:
     assert made.callbacks == () and (made.state.completions, made.state.alarmed) == (1, 1)
 
 
+def test_callbacks_name_the_episode_that_they_are_about() -> None:
+    first = advance(SEALED, BatchCounts(done=9, dead=2, opened=11, died=2), NOW_MS)
+    redriven = advance(first.state, BatchCounts(done=9, open=1, dead=1, opened=13, died=3), NOW_MS)
+    ended = advance(redriven.state, BatchCounts(done=10, dead=1, opened=13, died=3), NOW_MS)
+    tolerant = replace(ended.state, tolerance=Tolerance(1))
+    late = advance(tolerant, BatchCounts(done=10, discarded=1, opened=13, died=3), NOW_MS)
+    looks = [[(d.task, d.headers[EPISODE_HEADER]) for d in made.callbacks if d.headers] for made in
+             (first, redriven, ended, late)]  # fmt: skip
+    assert looks == [
+        [("death", "1"), ("complete", "1")], [("death", "2")], [("complete", "2")], [("success", "2")],
+    ]  # fmt: skip
+
+
 def test_a_callback_keeps_its_own_headers() -> None:
     state = replace(SEALED, on_success=Draft(task="tell", headers={"tenant": "t"}), on_complete=None)
     (draft,) = advance(state, BatchCounts(), NOW_MS).callbacks
-    assert draft.headers == {"tenant": "t", BATCH_HEADER: "b", BATCH_NAME_HEADER: "sync"} and draft.batch is None
+    assert draft.headers == {"tenant": "t", **own_headers(1)} and draft.batch is None
+
+
+# -- stop_if
+
+TENTH, FIVE = StopIf.parse("dead>10%"), StopIf.parse(" dead > 5 ")
+
+
+def test_a_share_counts_of_all_members_once_twenty_have_ended() -> None:
+    assert not TENTH.is_reached(BatchCounts(open=81, done=8, dead=11))  # nineteen have ended
+    assert TENTH.is_reached(BatchCounts(open=80, done=9, dead=11))
+    assert TENTH.is_reached(BatchCounts(open=80, done=9, dead=1, quarantine=10))
+    assert not TENTH.is_reached(BatchCounts(open=80, done=10, dead=10))  # exactly ten per cent
+    assert TENTH.is_reached(BatchCounts(open=80, done=9, dead=11, duplicate=900))
+    assert not TENTH.is_reached(BatchCounts(done=89, dead=11))  # nothing is left to cancel
+    assert not FIVE.is_reached(BatchCounts(open=1, dead=5)) and FIVE.is_reached(BatchCounts(open=1, dead=6))
+    assert (str(TENTH), str(FIVE), str(StopIf.parse("dead>0.5%"))) == ("dead>10%", "dead>5", "dead>0.5%")
+
+
+@pytest.mark.parametrize("wrong", ["", "dead", "dead>", "dead>100%", "dead>1.5", "failed>5", "dead<5", "dead>-1", 5])
+def test_a_rule_that_is_none_is_refused(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="stop_if="):
+        StopIf.parse(wrong)
+
+
+def test_a_batch_is_stopped_in_its_first_episode_and_once() -> None:
+    bad = BatchCounts(open=10, dead=6, opened=16, died=6)
+    assert not advance(replace(NEW, stop_if=FIVE), bad, NOW_MS).stop  # it is still filled
+    decided = advance(replace(SEALED, stop_if=FIVE), bad, NOW_MS)
+    assert decided.stop and decided.state.stopping and words(decided) == ["death"]
+    again = advance(decided.state, bad, NOW_MS)
+    assert again == Advance(decided.state, stop=True)  # whoever looks goes on, until it is done
+    assert advance(decided.state, replace(bad, dead=1, open=15), NOW_MS).stop
+    assert not advance(replace(decided.state, stopped=True), bad, NOW_MS).stop
+    later = replace(SEALED, stop_if=FIVE, completions=1, opened=16, died=16)
+    redriven = advance(later, BatchCounts(open=8, dead=8, opened=24, died=16), NOW_MS)
+    assert redriven == Advance(later)  # what a person redrives is not cancelled

@@ -234,6 +234,27 @@ def test_a_tolerance_that_is_none_is_refused(shop: Shop, wrong: Any) -> None:
         shop.app.batch(name="sync", tolerate=wrong)
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "why"),
+    [
+        ("", None, "expected a text"),
+        (7, None, "expected a text"),
+        ("n" * 256, None, "256 characters, expected at most 255"),
+        ("sync", "k" * 1025, "its key has 1,025 bytes, expected at most 1,024"),
+        ("sync", "ü" * 513, "its key has 1,026 bytes"),
+        ("a\0b", "k", "NUL"),
+        ("sync", "a\0b", "NUL"),
+        ("sync", "\ud800", "UTF-8"),
+        ("sync", "", "key="),
+    ],
+    ids=["empty", "number", "long name", "long key", "long in bytes", "NUL name", "NUL key", "surrogate", "empty key"],
+)
+def test_a_name_or_a_key_that_no_batch_can_have_is_refused_at_once(shop: Shop, name: Any, key: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        shop.app.batch(name=name, key=key)
+    assert shop.app.batch(name="n" * 255, key="k" * 1024).enqueue().state == "done"
+
+
 def test_who_is_no_member_has_no_batch(shop: Shop) -> None:
     seen = []
 

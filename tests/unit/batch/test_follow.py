@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
+from redrive.audit import Audit
 from redrive.batch import follow
 from redrive.batch.state import BatchState, swap_of
+from redrive.batch.stop_if import StopIf
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
     BatchCounts,
+    Cancel,
     ClaimRequest,
     DeadLetter,
     Decision,
@@ -98,3 +103,52 @@ def test_a_batch_without_a_state_is_looked_at_once_and_forgotten() -> None:
         clock.advance("61s")
         store.exchange([], [])
     assert store.batch_ids() == []
+
+
+class Killed(Exception):
+    """The worker died here."""
+
+
+class Dying(MemoryStore):
+    """A store under which the worker is killed after so many calls of `cancel`."""
+
+    left = 1000
+
+    def cancel(self, ids: Sequence[str], **options: Any) -> list[Cancel]:
+        if not self.left:
+            raise Killed
+        self.left -= 1
+        return super().cancel(ids, **options)
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2])
+def test_a_stop_that_is_cut_off_is_done_by_the_sweep_and_is_in_the_audit_log_once(calls: int) -> None:
+    store = Dying(ManualClock())
+    rule = StopIf.parse("dead>0")
+    state = BatchState(ID, "sync", 0, filled=1201, sealed=True, stop_if=rule)
+    drafts = [Draft(task="push", batch=ID, delay_ms=0 if n == 0 else 1000) for n in range(1201)]
+    store.put(drafts, swaps=[swap_of(store, state, None)])
+    settle(store, DeadLetter("permanent"))
+    store.left = calls
+    with pytest.raises(Killed):
+        look(store)
+    assert store.batch_counts([ID])[0].cancelled == calls * 500 and store.changed_batches() == [ID]
+    store.left = 1000
+    while changed := store.changed_batches():
+        follow(Sender(store), changed, lambda _, why: None)
+    assert store.batch_counts([ID])[0] == BatchCounts(dead=1, cancelled=1200, opened=1201, died=1)
+    assert [(entry.action, entry.claimed, entry.count) for entry in Audit(store)] == [("cancel", "redrive", 1200)]
+
+
+def test_a_large_batch_is_stopped_in_several_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.batch.stop.AT_ONCE", 100)
+    store = MemoryStore(ManualClock())
+    state = BatchState(ID, "sync", 0, filled=251, sealed=True, stop_if=StopIf.parse("dead>0"))
+    drafts = [Draft(task="push", batch=ID, delay_ms=0 if n == 0 else 1000) for n in range(251)]
+    store.put(drafts, swaps=[swap_of(store, state, None)])
+    settle(store, DeadLetter("permanent"))
+    seen = []
+    for _ in range(4):
+        look(store)
+        seen.append((store.batch_counts([ID])[0].cancelled, len(list(Audit(store)))))
+    assert seen == [(100, 0), (200, 0), (250, 1), (250, 1)] and store.changed_batches() == []

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.sites import Browser
 
 from redrive import App, Retry
 from redrive.batch import BatchInfo, BatchPhase
-from redrive.message import BatchCounts
+from redrive.message import BatchCounts, Lane, Page
+from redrive.present.batches import batch_record
 from redrive.program.main import run as redrive
 from redrive.status import Need, batches
-from redrive.status.batches import IDLE_MS, NAMED_MAX, READ_MAX, batch_needs
+from redrive.status.batches import IDLE_MS, NAMED_MAX, PEEKED, READ_MAX, batch_needs
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
@@ -70,7 +72,9 @@ def test_a_partial_batch_is_a_need_until_its_dead_members_are_redriven_or_given_
     assert needs(app) == []  # they run
     app.run_worker(drain=True)
     [need] = needs(app)
-    assert need.text == "batch sync is partial: 1 of 3 members is dead"
+    [group] = app.dlq.select(f"batch:{id}").groups()
+    waits = f"it waits for failure group {group.fingerprint} (ValueError)"
+    assert need.text == f"batch sync is partial: 1 of 3 members is dead; {waits}"
     assert (need.about, need.next, need.severity) == (f"batch/{id}", f"dlq list batch:{id}", "ticket")
     [dead] = (message.id for message in app.batch_ref(id).members("dead"))
     app.dlq.quarantine(ids=[dead], reason="it kills the parser")
@@ -209,3 +213,133 @@ def test_the_command_names_partial_batches_and_says_that_there_are_more_than_it_
     record = json.loads(capsys.readouterr().out)
     assert record["unread_batches"] is True and "https://" not in text
     assert f"dlq list batch:{id}" in text and f"batch/{id}" in [need["about"] for need in record["needs"]]
+
+
+class Peeking(MemoryStore):
+    """Counts the messages that a status reads of batches."""
+
+    peeked = 0
+
+    def peek(self, lane: Any = Lane.DEAD, **named: Any) -> Page:
+        page = super().peek(lane, **named)
+        if named.get("where") is not None and named["where"].batch is not None:
+            self.peeked += len(page.messages)
+        return page
+
+
+def test_a_batch_that_runs_longer_than_expected_is_a_need_and_names_what_it_waits_for() -> None:
+    clock = ManualClock()
+    app = app_on(store := Peeking(clock))
+
+    @app.task(name="other", retry=Retry(max_attempts=1))
+    def other() -> None:
+        raise KeyError("no such shop")
+
+    later = [app.tasks["push"].using(delay="9h").draft(n) for n in range(3)]
+    with app.batch(name="sync", expect="1h") as batch:
+        batch.add(*later, *(app.tasks["push"].draft(-n - 1) for n in range(150)), other.draft())
+        clock.advance("2h")  # its producer is slow: the time counts from the seal
+    easy = app.batch(later[:1], name="easy", expect="1h").enqueue()
+    app.run_worker(burst=True)
+    clock.advance("59m")
+    assert needs(app) == [] and store.peeked == 0
+    clock.advance("2m")
+    one, two = needs(app)
+    fingerprint = app.dlq.select("task:push").groups()[0].fingerprint
+    assert one.text == (
+        "batch sync runs longer than expected: 3 of 154 members are open, 151 dead; it waits for failure group "
+        f"{fingerprint} (ValueError)"
+    )
+    assert (one.about, one.next) == (f"batch/{batch.ref.id}", f"batch show {batch.ref.id}")
+    assert one.line(clock.now_ms()).endswith("; for 1m") and store.peeked == 2 * PEEKED
+    assert two.text == "batch easy runs longer than expected: 1 of 1 members is open"
+    app.dlq.discard(select="task:push", reason="no such record")
+    text = needs(app)[0].text
+    assert text.endswith(f"; it waits for failure group {app.dlq.groups()[0].fingerprint} (KeyError)")
+    clock.advance("9h")
+    app.run_worker(burst=True)
+    partial = needs(app)
+    assert [need.about for need in partial] == [f"batch/{batch.ref.id}"] and "is partial" in partial[0].text
+    app.dlq.retry(select="task:other", delay="1h")
+    assert needs(app) == [] and easy.state == "done"  # a redrive is as slow as a person wants it
+
+
+def test_a_partial_batch_with_several_causes_says_so_and_one_that_was_stopped() -> None:
+    app = app_on("memory://")
+
+    @app.task(name="other", retry=Retry(max_attempts=1))
+    def other() -> None:
+        raise KeyError("no such shop")
+
+    push = app.tasks["push"]
+    drafts = [push.draft(-1), push.draft(-2), other.draft(), push.using(delay="1h").draft(1)]
+    app.batch(drafts, name="sync", stop_if="dead>1").enqueue()
+    app.run_worker(burst=True)
+    app.run_worker(burst=True)
+    [need] = needs(app)
+    assert need.text.startswith("batch sync was stopped by its stop_if, and is partial: 3 of 4 members are dead; it ")
+    assert need.text.endswith("(ValueError) and others")
+
+
+def test_many_late_batches_have_one_need_for_those_beyond_the_first() -> None:
+    some = [replace(info(BatchPhase.RUNNING, created_ms=n, open=1), expected_ms=5) for n in range(NAMED_MAX + 2)]
+    assert list(batch_needs(some, 4)) == []
+    found = list(batch_needs(some, 5))
+    assert len(found) == NAMED_MAX + 1 and found[-1].next == "batch list --state running"
+    assert found[-1].text == "2 more batches run longer than expected"
+
+
+@pytest.mark.parametrize("wrong", ["soon", -1, True])
+def test_an_expectation_that_is_no_time_is_refused(wrong: Any) -> None:
+    with pytest.raises((ValueError, TypeError), match="expect"):
+        app_on("memory://").batch(name="sync", expect=wrong)
+
+
+def test_a_rate_and_the_time_left_are_known_while_the_first_episode_runs() -> None:
+    clock = ManualClock()
+    app = app_on(MemoryStore(clock))
+    push = app.tasks["push"]
+    later = [push.using(delay="1h").draft(n) for n in (1, 2, -3)]
+    with app.batch(name="sync") as batch:
+        batch.add(*(push.draft(n) for n in range(1000)), *later)
+        clock.advance("100s")
+        app.run_worker(burst=True)
+        filling = batch.ref.info()
+        assert (filling.state, filling.per_s, filling.eta_s) == ("filling", 10.0, None)  # more members may come
+
+    ref = batch.ref
+    assert (ref.info().per_s, ref.info().eta_s) == (10.0, 0.3)
+    clock.advance("100s")
+    running = ref.info()
+    assert (running.per_s, running.eta_s) == (5.0, 0.6)
+    record = batch_record(running)
+    assert (record["per_s"], record["eta_s"]) == (5.0, 0.6)
+    clock.advance("1h")
+    app.run_worker(burst=True)
+    partial = ref.info()
+    assert (partial.state, partial.per_s, partial.eta_s) == ("partial", None, None)
+    app.dlq.retry(select=f"batch:{ref.id}", delay="1h")
+    assert (ref.info().state, ref.info().per_s, ref.info().eta_s) == ("running", None, None)
+    twice = app.batch([push.using(key="k").draft(1)] * 2, name="twice").enqueue()
+    assert twice.info().per_s is None
+    clock.advance("4s")
+    app.run_worker(burst=True)
+    clock.advance("1h")
+    assert (twice.info().state, twice.info().per_s, twice.info().eta_s) == ("done", 0.25, None)
+
+
+def test_the_page_and_the_command_tell_the_rate_and_the_time_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    app = app_on(url)
+    push = app.tasks["push"]
+    ref = app.batch([push.draft(1), push.using(delay="1h").draft(2)], name="sync").enqueue()
+    assert "Rate" not in Browser(app.dashboard()).get(f"/batches/{ref.id}").text  # nothing ended
+    app.run_worker(burst=True)
+    redrive(["batch", "show", ref.id, "-o", "json", "--url", url])
+    record = json.loads(capsys.readouterr().out)
+    assert record["per_s"] > 0 and record["eta_s"] is not None
+    text = Browser(app.dashboard()).get(f"/batches/{ref.id}").text
+    assert "<dt>Rate</dt>" in text and "at this rate the rest takes" in text
+    app.store.close()

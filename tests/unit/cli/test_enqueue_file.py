@@ -60,16 +60,30 @@ def bodies(store: Store) -> Counter[bytes]:
 
 
 def test_each_line_is_a_message_with_its_own_options(store: SqliteStore, enqueue: Enqueue) -> None:
-    write([{"task": "a", "args": {"n": 1}, "queue": "q", "priority": 0, "group": "g", "headers": {"h": "1"}},
+    write([{"task": "a", "args": {"n": 1}, "queue": "q", "priority": 0, "group": "g", "headers": {"h": "1"},
+            "labels": {"customer": "7"}},
            {"task": "b", "correlation_id": "c-1", "delay": "1h", "deadline": "2099-01-01T00:00:00Z"}])  # fmt: skip
     code, told, _ = enqueue("lines.jsonl")
     assert (code, told) == (0, {"file": "lines.jsonl", "lines": 2, "before": 0, "enqueued": 2, "known": 0})
     found = {message.task: message for message in store.peek("ready").messages}
     a, b = found["a"], found["b"]
-    assert (a.queue, a.priority, a.group, dict(a.headers or {}), a.body) == ("q", 0, "g", {"h": "1"}, b'{"n":1}')
+    labelled = {"h": "1", "redrive-label-customer": "7"}
+    assert (a.queue, a.priority, a.group, dict(a.headers or {}), a.body) == ("q", 0, "g", labelled, b'{"n":1}')
     assert (b.queue, b.correlation_id) == ("default", "c-1")
     assert b.due_ms is not None
     assert b.due_ms - b.enqueued_ms >= 3_600_000
+
+
+def test_a_message_is_labelled_by_the_command(store: SqliteStore, enqueue: Enqueue) -> None:
+    words = ("a", "--label", "customer=7", "--label", "region=eu=1", "--header", "h=1")
+    code, told, _ = enqueue(*words)
+    [message] = store.find([told["id"]])
+    assert code == 0 and message is not None and message.labels == {"customer": "7", "region": "eu=1"}
+    assert message.headers["h"] == "1"
+    code, _, said = enqueue("a", "--label", "cust omer=7")
+    assert code == 2 and "expected a name of at most 63 letters" in said
+    code, _, said = enqueue("a", "--label", "customer")
+    assert (code, said.splitlines()[0]) == (2, "error: --label 'customer' has no value")
 
 
 def test_lines_of_one_task_hold_its_arguments_alone(store: SqliteStore, enqueue: Enqueue) -> None:
@@ -110,6 +124,8 @@ def test_the_same_file_is_enqueued_once_unless_it_is_said_to_be_enqueued_again(
 
 def test_an_option_of_one_message_is_refused_for_a_file(enqueue: Enqueue) -> None:
     write([{"task": "a"}])
+    code, _, said = enqueue("lines.jsonl", "--label", "a=b")
+    assert (code, said.splitlines()[0]) == (2, "error: --label is for one message, not for a file")
     code, _, said = enqueue("lines.jsonl", "--header", "a=b")
     assert (code, said.splitlines()[0]) == (2, "error: --header is for one message, not for a file")
 

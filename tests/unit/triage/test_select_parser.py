@@ -52,6 +52,7 @@ TERM = st.one_of(
     st.sampled_from(["age", "failed"]).flatmap(lambda field: terms(field, AGES)),
     st.sampled_from(["redrives", "attempt", "crashes"]).flatmap(lambda field: terms(field, NUMBERS)),
     terms("args.n", DECIMALS),
+    terms("label", PATTERNS.map("customer=".__add__)),
 )
 
 
@@ -191,8 +192,21 @@ def test_stars_stand_for_any_text(parts: tuple[str, ...], fits: list[str], not_:
     assert not any(Pattern(parts).fits(text) for text in not_)
 
 
+@pytest.mark.parametrize("value", ["customer", "*", "cust*=7", '"=7"', "=7", '"a b=7"', "a/b=7", f"{'n' * 64}=7"])
+def test_a_label_without_a_name_is_pointed_at(value: str) -> None:
+    with pytest.raises(SelectorError, match="which label is meant") as refused:
+        parse(f"queue:crm label:({value},a=b)")
+    assert "label:customer=7" in str(refused.value)
+
+
+def test_a_label_prints_as_it_is_written() -> None:
+    written = 'label:customer=7 -label:region=* label:(a.b_c-d=x*y,e="a b")'
+    assert str(parse(written)) == 'label:customer=7 -label:region=* label:(a.b_c-d=x*y,"e=a b")'
+
+
 def test_every_field_can_be_asked_for() -> None:
     values = {"age": ">1h", "failed": "<1h", "attempt": "1", "redrives": "1", "crashes": "1", "lane": "dead"}
+    values["label"] = "customer=7"
     nodes: list[Node] = [
         parse("args.a:1" if field == "args" else f"{field}:{values.get(field, 'permanent')}") for field in FIELDS
     ]

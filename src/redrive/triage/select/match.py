@@ -117,6 +117,8 @@ def _fits(term: Term, seen: Candidate) -> bool | None:
         return any(_time_fits(value, at_ms, seen.now_ms) for value in term.values)
     if field == "correlation":
         return _text_fits(term.values, message.correlation_id)
+    if field == "label":
+        return any(_text_fits(term.values, f"{name}={value}") for name, value in message.labels.items())
     if field == "trace":
         return message.traceparent is not None and _text_fits(term.values, _trace_id(message.traceparent))
     if field in ("batch", "step"):

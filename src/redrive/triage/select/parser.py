@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn
 
 from ...duration import milliseconds, parse_time
 from ...errors import SelectorError, near_miss
+from ...message import is_label_name
 from .terms import (
     ALL,
     ARGS,
@@ -182,6 +183,10 @@ class _Parser:
             near = near_miss(plain, REASONS)
             meant = f'did you mean {near}? Else write "{plain}"; ' if near else f'one of your own: "{plain}"; '
             self._fail(f"unknown reason '{plain}'", f"{meant}reasons: {', '.join(REASONS)}", *written[-2:])
+        label, equals, _ = written.parts[0].partition("=")
+        if field == "label" and not (equals and is_label_name(label)):
+            meant = "expected NAME=VALUE, such as label:customer=7; label:customer=* is any customer"
+            self._fail("which label is meant?", meant, *written[-2:])
         return Pattern(written.parts)
 
     def _written(self, field: str) -> _RawValue:

@@ -15,14 +15,14 @@ REASONS = (
     "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
 )  # fmt: skip
 TEXTS = (
-    "task", "queue", "error", "reason", "fingerprint", "key", "group", "batch", "step", "id", "text", "correlation",
-    "trace",
+    "task", "queue", "error", "reason", "fingerprint", "key", "group", "batch", "step", "label", "id", "text",
+    "correlation", "trace",
 )  # fmt: skip
 NUMBERS = ("attempt", "redrives", "crashes")
 TIMES = ("age", "failed")
 ARGS = "args."  # prefix of a path into the body
 FIELDS = (*TEXTS, *NUMBERS, *TIMES, "lane", "args")
-_PLAIN = re.compile(r"[A-Za-z0-9_.:@/+][A-Za-z0-9_.:@/+-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9_.:@/+][A-Za-z0-9_.:@/+=-]*")
 _UNITS = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
 
 
