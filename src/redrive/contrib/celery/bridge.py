@@ -18,12 +18,12 @@ from ...ids import new_id
 from ...message import Draft, Lane, Message
 from ...run_context import Context
 from ...urls import shown
-from .envelope import CeleryUnsupported, key_of, read
+from .chords import KNOWN, Chords, Sizes
+from .envelope import CeleryTask, CeleryUnsupported, key_of, read
 from .proof import Proofs
 from .source import BrokerSource, Taken
-from .translation import ID, call_of, following
+from .translation import ID, PARKED, Canvas, TaskCall
 
-PARKED = "celery.message"  # the task of the messages that cannot be translated
 BATCH = 200  # the most messages in one commit
 PAUSE_S = (1.0, 30.0)  # the first and the longest pause, in seconds, while the broker or the store cannot be reached
 log = logging.getLogger("redrive.celery")
@@ -72,6 +72,7 @@ class CeleryBridge:
         *,
         queues: Sequence[str] = ("celery",),
         prefix: str = "",
+        results: str | None = None,
         parked: str = "celery",
         key_for: Duration = "1d",
         poll: Duration = "200ms",
@@ -85,9 +86,9 @@ class CeleryBridge:
         scheme = broker.partition("://")[0].partition("+")[0]
         if scheme not in ("redis", "rediss", "valkey", "valkeys", "sqs"):
             raise ConfigError(f"broker={shown(broker)!r}: expected redis://HOST:PORT/DB or sqs://REGION")
-        self._proofs = Proofs(app)
+        self._sizes = None if results is None else Sizes(results)
+        self._canvas = Canvas(app, Proofs(app), Chords(app, self._sizes))
         app.task(name=PARKED, queue=parked, ctx=True)(self._translate_again)
-        app.wrap(following(app, self._proofs))
 
     @property
     def source(self) -> BrokerSource:
@@ -157,14 +158,22 @@ class CeleryBridge:
         if self._source is not None:
             self._source.close()
             self._source = None
+        if self._sizes is not None:
+            self._sizes.close()
 
     def _put(self, queue: str, taken: Sequence[Taken]) -> Moved:
         moved, now = Moved(taken=len(taken)), datetime.now(UTC)
         drafts: list[tuple[Taken, Draft]] = []
+        chords: dict[str, list[tuple[Taken, CeleryTask, TaskCall]]] = {}
         parked: list[tuple[Taken, Message]] = []
         for each in taken:
             try:
-                drafts.append((each, self._draft(each.raw, now)))
+                sent = read(each.raw)
+                call = self._canvas.call_of(sent, key_for=self._key_for_s, now=now)
+                if call.end is None:
+                    drafts.append((each, call.bound.draft(*call.args, **call.kwargs)))
+                else:
+                    chords.setdefault(call.end.group, []).append((each, sent, call))
             except StoreError:
                 raise
             except CeleryUnsupported as error:
@@ -172,16 +181,32 @@ class CeleryBridge:
             except Exception as error:  # the error of one message must not stop the messages behind it
                 why = f"it cannot be translated: {type(error).__name__}: {error}"
                 parked.append((each, self._letter(each.raw, why)))
-        moved.known = self._enqueue(drafts, parked)
+        moved.known = self._enqueue(drafts, parked) + sum(self._arrive(each, parked) for each in chords.values())
         left = self._park(queue, parked, moved)
         # If this process is killed here, the messages are both in the store and with the broker, and the next puts of
         # them are duplicates.
         self.source.remove(queue, [each for each in taken if each not in left])
         return moved
 
-    def _draft(self, raw: bytes, now: datetime) -> Draft:
-        call = call_of(self.app, read(raw), self._proofs, key_for=self._key_for_s, now=now)
-        return call.bound.draft(*call.args, **call.kwargs)
+    def _arrive(
+        self, members: Sequence[tuple[Taken, CeleryTask, TaskCall]], parked: list[tuple[Taken, Message]]
+    ) -> int:
+        """Put tasks of the header of one chord, and add those that cannot be put to `parked`; return how many were put
+        before."""
+        try:
+            said = self._canvas.arrive([(sent, call) for _, sent, call in members])
+        except StoreError:
+            raise
+        except Exception as error:  # the store refused one of them, or there is a bug, so put each alone
+            if len(members) > 1:
+                return sum(self._arrive([each], parked) for each in members)
+            said = [str(error)]
+        parked += [
+            (taken, self._letter(taken.raw, why))
+            for (taken, *_), why in zip(members, said, strict=True)
+            if why not in ("", KNOWN)
+        ]
+        return said.count(KNOWN)
 
     def _enqueue(self, drafts: Sequence[tuple[Taken, Draft]], parked: list[tuple[Taken, Message]]) -> int:
         """Put the drafts in one commit, and add those that the store refuses to `parked`; return how many were
@@ -253,12 +278,16 @@ class CeleryBridge:
         """Run a redriven parked message: translate its envelope again, and enqueue the task with the ack."""
         try:
             sent = read(envelope.encode())
-            call = call_of(self.app, sent, self._proofs, key_for=self._key_for_s, now=datetime.now(UTC))
+            call = self._canvas.call_of(sent, key_for=self._key_for_s, now=datetime.now(UTC))
+            (why,) = [""] if call.end is None else self._canvas.arrive([(sent, call)])
         except StoreError:
             raise
         except Exception as error:
             raise Reject(str(error)) from error
-        ctx.enqueue(call.bound, *call.args, **call.kwargs)
+        if why not in ("", KNOWN):
+            raise Reject(why)
+        if call.end is None:
+            ctx.enqueue(call.bound, *call.args, **call.kwargs)
 
 
 def _id(letter: Message) -> str:

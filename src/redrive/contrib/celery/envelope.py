@@ -43,11 +43,24 @@ class Signature(Struct, frozen=True):
     immutable: bool = False
 
 
+class End(Struct, frozen=True, omit_defaults=True):
+    """The chord that waits for a result: the id of its group, and the result's place in the list that its body gets,
+    such as "3"; "3.1" is in a list of its own at the place 3. `body` and `size`, the number of all results, are known
+    of a chord that Celery's producer sent."""
+
+    group: str
+    at: str
+    body: Signature | None = None
+    size: int | None = None
+
+
 class Next(Struct, frozen=True, omit_defaults=True):
-    """The tasks that run after a task: its `link` callbacks, and the rest of its chain, whose next step is the last."""
+    """The tasks that run after a task: its `link` callbacks, and the rest of its chain, whose next step is the last;
+    and the chord that waits for the last result."""
 
     callbacks: Sequence[Signature] = ()
     chain: Sequence[Signature] = ()
+    end: End | None = None
 
     def __bool__(self) -> bool:
         return bool(self.callbacks or self.chain)
@@ -63,7 +76,7 @@ class CeleryTask(Struct, frozen=True, kw_only=True):
     kwargs: Mapping[str, Any]
     next: Next = Next()
     errbacks: Sequence[Signature] = ()
-    chord: bool = False
+    group: str | None = None
     eta: datetime | None = None
     expires: datetime | None = None
     retries: int = 0
@@ -116,15 +129,17 @@ def _read(raw: bytes) -> CeleryTask:
         raise CeleryUnsupported(f"{named} has a compressed body ({compression}); expected no task_compression")
     args, kwargs, embed = _body(named, envelope, properties)
     try:
+        chain, group, body = signatures(embed.get("chain")), _text(headers.get("group")), embed.get("chord")
+        last = Signature(task, options={"chord": body, "group_id": group, "group_index": headers.get("group_index")})
         return CeleryTask(
             task=task,
             id=id,
             key=key_of(raw),
             args=args,
             kwargs=kwargs,
-            next=Next(signatures(embed.get("callbacks")), signatures(embed.get("chain"))),
+            next=Next(signatures(embed.get("callbacks")), chain, end_of(chain[0] if chain else last)),
             errbacks=signatures(embed.get("errbacks")),
-            chord=embed.get("chord") is not None,
+            group=group,
             eta=when(headers.get("eta")),
             expires=when(headers.get("expires")),
             retries=int(headers.get("retries") or 0),
@@ -137,6 +152,8 @@ def _read(raw: bytes) -> CeleryTask:
                 if name not in _OWN and isinstance(value, str)
             },
         )
+    except CeleryUnsupported:
+        raise
     except Exception as error:
         raise CeleryUnsupported(f"{named} has a field that cannot be read: {type(error).__name__}: {error}") from None
 
@@ -171,6 +188,21 @@ def signatures(written: Any) -> tuple[Signature, ...]:
         )
         for one in some
     )
+
+
+def end_of(signature: Signature) -> End | None:
+    """Return the chord that waits for the result of this task, of the last step of this chain or of this chord's body;
+    None if none does. Raises CeleryUnsupported, TypeError."""
+    options, kwargs = signature.options, signature.kwargs
+    body = options.get("chord")
+    if body is None and signature.subtask_type == "chain" and kwargs["tasks"]:
+        return end_of(signatures(kwargs["tasks"])[-1])
+    if body is None:
+        return end_of(*signatures(kwargs["body"])) if signature.subtask_type == "chord" else None
+    group, index = options.get("group_id"), options.get("group_index")
+    if not isinstance(group, str) or not isinstance(index, int):
+        raise CeleryUnsupported(f"task {signature.task!r} has no place in its chord; expected Celery 5")
+    return End(group, str(index), signatures(body)[0], body.get("chord_size"))
 
 
 def when(written: Any, now: datetime | None = None) -> datetime | None:

@@ -1,26 +1,44 @@
 """Turn a task that Celery sent into a message of the app's task of that name, and follow its links and chain.
 
-A header of the message has its links and chain, with the bridge's proof. When the handler returns, the wrap `following`
-enqueues the next tasks in the commit of the ack.
+A header of the message has its links and chain, with the bridge's proof. When the handler returns, a wrap enqueues the
+next tasks in the commit of the ack. If the next one is a chord, that is a message of the task `celery.canvas`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from ...app import App
 from ...enqueue import Bound
 from ...errors import EnqueueError, Reject, near_miss
-from ...message import NORMAL
-from ...run_context import Context
-from .envelope import CeleryTask, CeleryUnsupported, Next, Signature, signatures, when
+from ...message import NORMAL, Draft
+from ...run_context import BATCH_HEADER, Context
+from .canvas import (
+    TIMES,
+    Step,
+    body_of,
+    header_of,
+    leaf,
+    linked,
+    results,
+    results_at_once,
+    steps_of,
+    tasks_of,
+)
+from .chords import AT, Arrival, Chords, batch_of
+from .envelope import CeleryTask, CeleryUnsupported, End, Next, Signature, end_of, signatures, when
 from .proof import Proofs
 
+PARKED = "celery.message"  # the task of the messages that cannot be translated
+CANVAS = "celery.canvas"  # the task of the messages that run chords
+RESULTS_FOR = "7d"  # how long a result is kept for the other tasks of its chord to end
 ID, RETRIES, PARENT, NEXT = "celery-id", "celery-retries", "celery-parent", "celery-next"
+GROUP = "celery-group"  # the header with the id of Celery's group
 COMPENSATES = "redrive-dead-id"  # the header of a compensation, which has the other headers of the dead message, too
 LATER = 3  # the priority of messages that Celery serves after those of its default priority
 # Options of a signature that have no effect here: results, the publishing itself, and Celery's own routing.
@@ -28,92 +46,228 @@ _IGNORED = frozenset((
     "task_id", "reply_to", "root_id", "parent_id", "group_id", "group_index", "queue", "routing_key", "exchange",
     "exchange_type", "priority", "retry", "retry_policy", "serializer", "compression", "ignore_result",
     "time_limit", "soft_time_limit", "delivery_mode", "shadow", "headers", "stamps", "stamped_headers",
-    "add_to_parent", "producer", "connection",
+    "add_to_parent", "producer", "connection", "chord", "replaced_task_nesting", "interval", "max_retries",
 ))  # fmt: skip
 # Errors that an option of a wrong type, or a time beyond the calendar, raises.
 ODD = (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError)
-_HEEDED = frozenset(("countdown", "eta", "expires", "link", "link_error"))
+_HEEDED = frozenset(("countdown", "eta", "expires", "link", "link_error", "chain"))
 
 
 class TaskCall(NamedTuple):
-    """A task with its options and arguments, from which a message is enqueued or a draft is made."""
+    """A task with its options and arguments, from which a message is enqueued or a draft is made; and the chord that
+    waits for its result, or for that of its chain."""
 
     bound: Bound[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+    end: End | None = None
 
 
-def call_of(app: App, sent: CeleryTask, proofs: Proofs, *, key_for: str | float, now: datetime) -> TaskCall:
-    """Return the call of the app's task for a task that Celery sent. Raises CeleryUnsupported; StoreError if the proof
-    of the next tasks cannot be made."""
-    task = _task(app, sent.task)
-    if sent.chord:
-        raise CeleryUnsupported(f"task {sent.task!r} is part of a chord, whose end only Celery's result backend knows")
-    _check_errbacks(task, sent.errbacks)
-    _check_next(app, task, sent.next, now)
-    headers = {**sent.headers, ID: sent.id}
-    if sent.retries:
-        headers[RETRIES] = str(sent.retries)
-    if sent.parent_id:
-        headers[PARENT] = sent.parent_id
-    bound = task.using(
-        at=sent.eta,
-        deadline=sent.expires,
-        key=sent.key,
-        for_=key_for,
-        priority=NORMAL if sent.priority <= 0 else LATER,
-        headers=headers | _next_header(sent.next, proofs, task.name, sent.id),
-        correlation_id=sent.root_id or sent.id,
-    )
-    return _fitting(task, TaskCall(bound, sent.args, sent.kwargs))
+class Canvas:
+    """Makes messages of Celery's tasks, chains, groups and chords. Registers the task that runs chords."""
 
+    def __init__(self, app: App, proofs: Proofs, chords: Chords) -> None:
+        self.app, self.proofs, self.chords = app, proofs, chords
+        app.task(name=CANVAS, ctx=True)(self._run)
+        app.wrap(self._follow)
 
-def following(app: App, proofs: Proofs) -> Callable[[Context], Iterator[None]]:
-    """Return the wrap that enqueues the links and the next step of a chain when a handler returns. The wrap rejects a
-    message whose header no bridge of this store wrote."""
+    def call_of(self, sent: CeleryTask, *, key_for: str | float, now: datetime) -> TaskCall:
+        """Return the call of the app's task for a task that Celery sent. Raises CeleryUnsupported; StoreError if the
+        proof of the next tasks cannot be made."""
+        task, end = _task(self.app, sent.task), sent.next.end
+        if end is not None:
+            self._check_chord(task, end, now)
+        _check_errbacks(task, sent.errbacks)
+        _check_next(self.app, task, sent.next, now)
+        headers = {**sent.headers, ID: sent.id}
+        if sent.retries:
+            headers[RETRIES] = str(sent.retries)
+        if sent.parent_id:
+            headers[PARENT] = sent.parent_id
+        if sent.group:
+            headers[GROUP] = sent.group
+        bound = task.using(
+            at=sent.eta,
+            deadline=sent.expires,
+            key=sent.key if end is None else None,  # the members of a chord are told apart by its ledger
+            for_=key_for if end is None else None,
+            priority=NORMAL if sent.priority <= 0 else LATER,
+            headers=headers | self._headers(task.name, sent.id, sent.next),
+            correlation_id=sent.root_id or sent.id,
+            keep_result=_keep(sent.next),
+        )
+        return _fitting(task, TaskCall(bound, sent.args, sent.kwargs, end))
 
-    def follow_celery_next(ctx: Context) -> Iterator[None]:
+    def arrive(self, calls: Sequence[tuple[CeleryTask, TaskCall]]) -> list[str]:
+        """Put tasks of the header of one chord as members of its batch. Returns and raises as `Chords.arrive`."""
+        sent, call = calls[0]
+        assert call.end is not None and call.end.body is not None
+        arrivals = [
+            Arrival(
+                sent.id, sent.key, results_at_once(Signature(sent.task), sent.next.chain),
+                call.bound.draft(*call.args, **call.kwargs),
+            )
+            for sent, call in calls
+        ]  # fmt: skip
+        said = self._arrive(call.end, arrivals, sent.root_id or sent.id)
+        outer = end_of(call.end.body)
+        while outer is not None and outer.body is not None:  # its size may be known only now
+            self._arrive(outer, (), sent.root_id or sent.id)
+            outer = end_of(outer.body)
+        return said
+
+    def _arrive(self, end: End, arrivals: Sequence[Arrival], correlation_id: str) -> list[str]:
+        body = end.body
+        made = () if body is None else self._callbacks(body, (), end_of(body), correlation_id)
+        return self.chords.arrive(end, arrivals, made)
+
+    def _callbacks(
+        self, body: Signature, chain: Sequence[Signature], end: End | None, correlation_id: str
+    ) -> tuple[Draft, Draft]:
+        """Return the callbacks of a chord's batch, on_success and on_complete. The first is a member of the batch of
+        the chord around this one, so that the one cannot end before the body of the other is put."""
+        join = self._step(Step("join", body, (), chain, end), correlation_id)
+        return join, replace(self._step(Step("save", body), correlation_id), batch=None)
+
+    def _step(self, step: Step, correlation_id: str) -> Draft:
+        assert step.signature is not None
+        first = self.app.tasks.get(leaf(step.signature))
+        queue = self.app.tasks[CANVAS].queue if first is None else first.queue
+        made: Draft = self.app.tasks[CANVAS].using(queue=queue, priority=0, correlation_id=correlation_id).draft(step)
+        return made if step.end is None else replace(made, batch=batch_of(step.end))
+
+    def _headers(self, task: str, id: str, then: Next) -> dict[str, str]:
+        headers = {AT: then.end.at} if then.end is not None and not then.chain else {}
+        if then:
+            end = then.end and replace(then.end, body=None)  # its batch has the body
+            written = msgspec.json.encode(replace(then, end=end)).decode()
+            headers[NEXT] = self.proofs.prove(written, task=task, id=id)
+        return headers
+
+    # -- in workers
+
+    def _follow(self, ctx: Context) -> Iterator[None]:
+        """Enqueue the links and the next step of a chain when a handler returns. Rejects a message whose header no
+        bridge of this store wrote."""
         yield
         headers = ctx.message.headers
         if NEXT not in headers or COMPENSATES in headers:
             return
         try:
-            written = proofs.open(headers[NEXT], task=ctx.message.task, id=headers.get(ID, ""))
+            written = self.proofs.open(headers[NEXT], task=ctx.message.task, id=headers.get(ID, ""))
             if written is None:
                 raise CeleryUnsupported(f"no bridge of this store wrote its header {NEXT!r}, so nothing in it is run")
             then = msgspec.json.decode(written, type=Next)
-            now = datetime.now(UTC)
             for signature in then.callbacks:
-                _enqueue(app, ctx, proofs, signature, (), now)
+                ctx._follow(*self._next(ctx, signature, (ctx.result,)))
             if then.chain:
-                _enqueue(app, ctx, proofs, then.chain[-1], then.chain[:-1], now)
+                ctx._follow(*self._next(ctx, then.chain[-1], (ctx.result,), then.chain[:-1], then.end))
         except (CeleryUnsupported, EnqueueError, *ODD) as error:
             # A Reject, as the handler has had its effect, which a retry would repeat.
             raise Reject(f"it ran, and what Celery linked to it cannot be enqueued: {error}") from error
 
-    return follow_celery_next
+    def _run(self, ctx: Context, step: Step) -> None:
+        """Run a message of `celery.canvas`. What it enqueues is written with its ack; what it writes before that is
+        written once, however often it runs."""
+        id = ctx.message.headers.get(BATCH_HEADER, "")
+        if step.act == "save":
+            self.chords.save(id)
+            return
+        assert step.signature is not None
+        try:
+            if step.act == "run":
+                ctx._follow(*self._header(ctx, step.signature, step))
+                return
+            ready = self.chords.results(id)
+            if step.end is not None:
+                count = results_at_once(step.signature, step.chain)
+                self._arrive(step.end, [Arrival(id, "", count)], ctx.correlation_id)
+            ctx._follow(*self._next(ctx, step.signature, (ready,), step.chain, step.end))
+        except (CeleryUnsupported, EnqueueError, *ODD) as error:
+            raise Reject(f"Celery's chord cannot go on: {error}") from error
+
+    def _header(self, ctx: Context, chord: Signature, step: Step) -> Iterator[Draft]:
+        """Create the batch of a chord, and yield the first messages of its header."""
+        tasks, body = header_of(chord), body_of(chord)
+        if not tasks:  # Celery runs the body at once
+            yield from self._next(ctx, body, ([],), step.chain, step.end)
+            return
+        group = ctx.message_id
+        callbacks = self._callbacks(body, step.chain, step.end, ctx.correlation_id)
+        size, at_once = sum(map(results, tasks)), sum(map(results_at_once, tasks))
+        self.chords.begin(End(group, ""), size, at_once, f"chord {leaf(body)}", callbacks)
+        for n, task in enumerate(tasks):
+            yield from self._next(ctx, task, step.args, (), End(group, str(n)))
+
+    def _next(
+        self,
+        ctx: Context,
+        signature: Signature,
+        args: Sequence[Any],
+        chain: Sequence[Signature] = (),
+        end: End | None = None,
+    ) -> Iterator[Draft]:
+        """Yield the first messages of a signature that gets `args`, the results of what ran before, as its first
+        arguments; `chain` has the steps after it, the next one last."""
+        options = signature.options
+        chain = chain or signatures(options.get("chain"))
+        args = () if signature.immutable else args
+        match signature.subtask_type:
+            case "chain":
+                steps = [*chain, *reversed(steps_of(signature))]
+                if steps:
+                    yield from self._next(ctx, steps[-1], args, steps[:-1], end)
+            case "group":
+                tasks = tasks_of(signature)
+                if chain and (end is not None or not tasks):
+                    raise CeleryUnsupported("a group in a chord has steps after it, which Celery runs for each task")
+                for n, task in enumerate(tasks):
+                    yield from self._next(ctx, task, args, chain, end and replace(end, at=f"{end.at}.{n}"))
+            case "chord":
+                yield self._step(Step("run", signature, args, chain, end), ctx.correlation_id)
+            case _:
+                yield self._draft(ctx, signature, args, chain, end)
+
+    def _draft(
+        self, ctx: Context, signature: Signature, args: Sequence[Any], chain: Sequence[Signature], end: End | None
+    ) -> Draft:
+        task, options, now = _task(self.app, signature.task), signature.options, datetime.now(UTC)
+        countdown, then = options.get("countdown"), Next(signatures(options.get("link")), chain, end)
+        id = str(options.get("task_id") or ctx.message_id)
+        headers = {ID: id, PARENT: ctx.message.headers.get(ID, ctx.message_id)}
+        bound = task.using(
+            at=when(countdown, now) if countdown is not None else when(options.get("eta")),
+            deadline=when(options.get("expires"), now),
+            headers=headers | self._headers(task.name, id, then),
+            keep_result=_keep(then),
+        )
+        call = _fitting(task, TaskCall(bound, (*args, *signature.args), signature.kwargs))
+        draft: Draft = call.bound._follow_up(ctx, call.args, call.kwargs)[0]
+        return draft if end is None else replace(draft, batch=batch_of(end))
+
+    # -- checks
+
+    def _check_chord(self, task: Any, end: End, now: datetime) -> None:
+        """Raise CeleryUnsupported if the chord that waits for this task, or one around it, could not go on."""
+        if self.app.store.box is not None:
+            raise CeleryUnsupported(f"task {task.name!r} is part of a chord, whose arguments could not be encrypted")
+        outer: End | None = end
+        while outer is not None and outer.body is not None:
+            if outer.size is None and self.chords.sizes is None:
+                raise CeleryUnsupported(
+                    f"task {task.name!r} is part of a chord, and only Celery's result backend knows of how many tasks; "
+                    "expected CeleryBridge(…, results='redis://HOST:PORT/DB')"
+                )
+            _check_signature(self.app, outer.body, now)
+            outer = end_of(outer.body)
 
 
-def _enqueue(
-    app: App, ctx: Context, proofs: Proofs, signature: Signature, chain: Sequence[Signature], now: datetime
-) -> None:
-    task, options = _task(app, signature.task), signature.options
-    countdown = options.get("countdown")
-    then = Next(signatures(options.get("link")), chain)
-    id = str(options.get("task_id") or ctx.message_id)
-    headers = {ID: id, PARENT: ctx.message.headers.get(ID, ctx.message_id)}
-    bound = task.using(
-        at=when(countdown, now) if countdown is not None else when(options.get("eta")),
-        deadline=when(options.get("expires"), now),
-        headers=headers | _next_header(then, proofs, task.name, id),
-    )
-    args = signature.args if signature.immutable else (ctx.result, *signature.args)
-    call = _fitting(task, TaskCall(bound, args, signature.kwargs))
-    ctx.enqueue(call.bound, *call.args, **call.kwargs)
+def _keep(then: Next) -> str | None:
+    return RESULTS_FOR if then.end is not None and not then.chain else None
 
 
 def _task(app: App, name: str) -> Any:
-    task = app.tasks.get(name)
+    task = None if name in (CANVAS, PARKED) else app.tasks.get(name)
     if task is None:
         near = near_miss(name, app.tasks)
         meant = f"did you mean {near!r}?" if near else f"known: {', '.join(sorted(app.tasks))}"
@@ -146,21 +300,35 @@ def _check_next(app: App, task: Any, then: Next, now: datetime) -> None:
 
 
 def _check_signature(app: App, signature: Signature, now: datetime) -> None:
-    options = signature.options
-    if signature.subtask_type is not None or "chord" in options:
-        kind = signature.subtask_type or "chord"
-        raise CeleryUnsupported(f"a link or a chain leads to a {kind} ({signature.task!r}); only tasks can be next")
+    """Raise CeleryUnsupported if this task, chain, group or chord could not be enqueued."""
+    name, options = signature.task, signature.options
     if unknown := sorted(name for name, value in options.items() if value and name not in _IGNORED | _HEEDED):
-        raise CeleryUnsupported(f"a link or a chain leads to {signature.task!r} with unknown options: {unknown}")
-    task = _task(app, signature.task)
+        raise CeleryUnsupported(f"a link or a chain leads to {name!r} with unknown options: {unknown}")
     try:
-        for name in ("countdown", "eta", "expires"):
-            when(options.get(name), now)
+        for time in TIMES:
+            when(options.get(time), now)
         links, errbacks = signatures(options.get("link")), signatures(options.get("link_error"))
+        inner: Sequence[Signature]
+        match signature.subtask_type:
+            case None:
+                task = _task(app, name)
+                _check_errbacks(task, errbacks)
+                inner = (*links, *signatures(options.get("chain")))
+                return _check_next(app, task, Next(inner), now)
+            case "chain":
+                inner = steps_of(signature)
+            case "group":
+                inner = tasks_of(signature)
+            case "chord" if not signature.kwargs.get("kwargs"):
+                inner = [*header_of(signature), body_of(signature)]
+            case _:
+                raise CeleryUnsupported(f"a link or a chain leads to a {signature.subtask_type} ({name!r})")
+        errors = {"link_error": options.get("link_error")}
+        inner = [linked(one, errors) for one in inner] if signature.subtask_type != "chord" else inner
+        for one in (*inner, *links, *signatures(options.get("chain"))):
+            _check_signature(app, one, now)
     except ODD as error:
-        raise CeleryUnsupported(f"a link or a chain leads to {signature.task!r} with odd options: {error}") from None
-    _check_errbacks(task, errbacks)
-    _check_next(app, task, Next(links), now)
+        raise CeleryUnsupported(f"a link or a chain leads to {name!r} with odd options: {error}") from None
 
 
 def _fitting(task: Any, call: TaskCall) -> TaskCall:
@@ -169,7 +337,3 @@ def _fitting(task: Any, call: TaskCall) -> TaskCall:
     except (TypeError, EnqueueError) as error:
         raise CeleryUnsupported(f"its arguments do not fit: {error}") from None
     return call
-
-
-def _next_header(then: Next, proofs: Proofs, task: str, id: str) -> dict[str, str]:
-    return {NEXT: proofs.prove(msgspec.json.encode(then).decode(), task=task, id=id)} if then else {}
