@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from celery import Celery, group
+from celery import Celery
 from redis import Redis
 from tests.support.servers import RedisServer
 
@@ -120,14 +120,15 @@ def refused(world: World) -> dict[str, str]:
     send("shop.ad", (1,))
     send("shop.add", ("one",))
     send("shop.add", (1,), link_error=sig("shop.other"))
-    (sig("shop.add", 1) | group(sig("shop.add", 1), sig("shop.add", 2))).apply_async()
+    send("shop.add", (1,), chain=[{"task": "celery.map", "subtask_type": "xmap"}])
     send("shop.add", (1,), chord=dict(sig("shop.add")))
+    send("celery.message", ("{}",))
     world.redis.lpush(world.queue, "no envelope")
     return {
         "x-python-serialize": "task_serializer='json'", "compressed": "no task_compression",
         "'shop.ad'": "did you mean 'shop.add'", "do not fit": "Expected `int`",
-        "link_error='shop.other'": "on_dead='shop.sorry'", "leads to a group": "celery.group",
-        "chord": "result backend", "envelope of kombu's": "JSON",
+        "link_error='shop.other'": "on_dead='shop.sorry'", "leads to a xmap": "celery.map",
+        "no place in its chord": "Celery 5", "envelope of kombu's": "JSON", "'celery.message'": "no task",
     }  # fmt: skip
 
 
