@@ -32,8 +32,9 @@ NAMES = ("a", "b", "c", "d", "in", "total", "x", "y", "z")
 class Shop:
     """A Celery app, the port of its tasks, and what each of both did. Every task returns its own call, as text."""
 
-    def __init__(self, redis: RedisServer, path: Path) -> None:
+    def __init__(self, redis: RedisServer, path: Path, store: str = "") -> None:
         self.queue, self.url, self.path = f"q{uuid4().hex}", redis.url, path
+        self.store = store or f"sqlite:///{path}/work.db"
         self.redis: Any = Redis.from_url(redis.url)
         self.celery = Celery("shop", broker=redis.url, backend=redis.url, set_as_current=False)
         self.celery.conf.task_default_queue = self.queue
@@ -57,7 +58,7 @@ class Shop:
 
     def port(self, **options: Any) -> CeleryBridge:
         """A bridge, with its app, as another process has them."""
-        app = App(f"sqlite:///{self.path}/work.db")
+        app = App(self.store)
 
         def task(name: str) -> None:
             @app.task(name=f"shop.{name}", ctx=True, retry=Retry(max_attempts=1))
@@ -121,6 +122,8 @@ def canvases(s: Callable[..., Any]) -> dict[str, Any]:
         "chord of one": chord([s("a", 1)], s("total")),
         "chord, then a task": chord([s("a", 1), s("b")], s("total")) | s("z") | s("y", immutable=True),
         "chord of chains": chord([s("a", 1) | s("b") | s("c"), s("c", 2)], s("total")),
+        "chord of a chain to a group": chord([s("a", 1) | group(s("x"), s("y")), s("c", 2)], s("total")),
+        "empty chord in a chord": chord([chain(s("a", 1), chord([], s("in")), s("x")), s("d")], s("total")),
         "chord in a chord": chord([s("a", 1), chord([s("b", 1), s("c", 2)], s("in")), s("d")], s("total")),
         "three deep": chord([chord([chord([s("a", 1), s("b")], s("x")), s("c")], s("in")), s("d")], s("total")),
         "chord as body": chord([s("a", 1), s("b")], chord([s("x"), s("y", immutable=True)], s("total"))),
@@ -151,6 +154,32 @@ def test_a_canvas_has_the_effects_that_it_has_in_celery(shop: Shop, name: str) -
     dead = [message.faults[-1].text for message in shop.app.store.peek(Lane.DEAD).messages]
     assert (dead, shop.did()) == ([], expected)
     assert {info.state.value for info in shop.app.batches()} <= {"done"}
+
+
+@pytest.mark.parametrize("engine", ["postgres", "redis"])
+def test_all_canvases_have_their_effects_on_other_stores(
+    engine: str, redis_server: RedisServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    server = redis_server if engine == "redis" else request.getfixturevalue("postgres_server")
+    part = "namespace" if engine == "redis" else "schema"
+    with contextlib.closing(Shop(redis_server, tmp_path, f"{server.url}?{part}=t{uuid4().hex}")) as shop:
+        made = canvases(shop.sig)
+        expected = sorted(call for canvas in made.values() for call in shop.expect(canvas.clone()))
+        for canvas in made.values():
+            canvas.apply_async()
+        assert shop.bridge.run(burst=True).parked == 0
+        shop.work()
+        assert shop.did() == expected
+        assert {info.state.value for info in shop.app.batches()} == {"done"}
+
+
+def test_the_key_prefix_of_celerys_result_backend_is_heeded(shop: Shop) -> None:
+    chord([shop.sig("a")], shop.sig("total")).apply_async()
+    for key in shop.redis.keys("celery-taskset-meta-*"):
+        shop.redis.rename(key, b"shop_" + key)
+    shop.port(results_prefix="shop").run(burst=True)
+    shop.work()
+    assert shop.did() == ["a()", 'total(["a()"])']
 
 
 # -- what becomes of a chord when something fails

@@ -50,10 +50,11 @@ class CeleryBridge:
     """Moves the messages of Celery's queues to the app's tasks of the same names. Declare one beside the app.
 
     `broker`: `redis://HOST:PORT/DB`, `rediss://`, `redis+unix:///PATH`, or `sqs://REGION`. `queues` are Celery's;
-    each message goes to the queue of its task here. `prefix` is kombu's `global_keyprefix` on Redis. What cannot be
-    run here is dead in the queue `parked`, whole and with the reason: pickled or compressed bodies, protocol 1, unknown
-    tasks, arguments that do not fit, chords, a `link_error` that the task does not have as its `on_dead`. A redrive
-    translates such a message again.
+    each message goes to the queue of its task here. `prefix` is kombu's `global_keyprefix` on Redis. A chord
+    becomes a batch, whose size is in Celery's result backend: `results` is its URL, on Redis, `results_prefix` its
+    `global_keyprefix`. What cannot be run here is dead in the queue `parked`, whole and with the reason: pickled or
+    compressed bodies, protocol 1, unknown tasks, arguments that do not fit, chords without `results`, a `link_error`
+    that the task does not have as its `on_dead`. A redrive translates such a message again.
 
     No message is lost, and none is put twice, when a process is killed: a message is moved to a place of the bridge's
     own on the broker, put into the store with a unique key, and then removed. Killed after the move, the next bridge
@@ -73,6 +74,7 @@ class CeleryBridge:
         queues: Sequence[str] = ("celery",),
         prefix: str = "",
         results: str | None = None,
+        results_prefix: str = "",
         parked: str = "celery",
         key_for: Duration = "1d",
         poll: Duration = "200ms",
@@ -86,8 +88,8 @@ class CeleryBridge:
         scheme = broker.partition("://")[0].partition("+")[0]
         if scheme not in ("redis", "rediss", "valkey", "valkeys", "sqs"):
             raise ConfigError(f"broker={shown(broker)!r}: expected redis://HOST:PORT/DB or sqs://REGION")
-        self._sizes = None if results is None else Sizes(results)
-        self._canvas = Canvas(app, Proofs(app), Chords(app, self._sizes))
+        self._sizes = None if results is None else Sizes(results, results_prefix)
+        self._canvas = Canvas(app, Proofs(app), Chords(app, self._sizes), parked)
         app.task(name=PARKED, queue=parked, ctx=True)(self._translate_again)
 
     @property

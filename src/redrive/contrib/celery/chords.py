@@ -7,6 +7,7 @@ batch, a second cell lists the members that were put, so that none is counted tw
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
@@ -18,15 +19,17 @@ from msgspec.structs import replace
 from ...app import App
 from ...batch import BatchRef, follow
 from ...batch.state import KEPT_MS, BatchState, cell_of, id_of, state_in, swap_of
-from ...errors import ConfigError, Conflict, Reject, StoreUnavailable
+from ...errors import Conflict, Reject, StoreUnavailable
 from ...message import Cell, Draft, Lane, Swap, version_of
 from .canvas import arranged, leaf
 from .envelope import End
+from .redis_queue import session
 
 AT = "celery-at"  # the header of a message whose result a chord waits for: its place in the list that the body gets
 TRIES = 100  # how often a commit is tried again because other processes change the same batch
 SIZE = "celery-taskset-meta-{}.s"  # Celery's key on Redis with the size of a chord
 KNOWN = "known"
+log = logging.getLogger("redrive.celery")
 
 
 class Arrival(Struct, frozen=True):
@@ -48,26 +51,19 @@ class Ledger(Struct, omit_defaults=True):
 
 
 class Sizes:
-    """The sizes of chords in Celery's result backend on Redis."""
+    """The sizes of chords in Celery's result backend on Redis. `prefix` is the backend's `global_keyprefix`."""
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._link: Any = None
+    def __init__(self, url: str, prefix: str) -> None:
+        self._link = session(url)
+        self._prefix = f"{prefix}_" if prefix and prefix[-1] not in ":_-." else prefix
 
     def of(self, group: str) -> int | None:
         """Return the size; None if Celery's producer has not sent the last task yet, or if it expired."""
-        if self._link is None:
-            from ...stores.redis.session import Session
-            from ...stores.redis.url import RedisUrl
-
-            self._link = Session(RedisUrl.parse(self._url))
-        written: bytes | None = self._link.command("GET", SIZE.format(group))
+        written: bytes | None = self._link.command("GET", self._prefix + SIZE.format(group))
         return None if written is None else int(written)
 
     def close(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        self._link.close()
 
 
 class Chords:
@@ -117,7 +113,7 @@ class Chords:
             except Conflict:
                 continue
             if state.sealed:
-                follow(self._app, [id], _raise)
+                follow(self._app, [id], lambda id, why: log.error("batch %s: %s", id, why))
             return said
         raise StoreUnavailable(f"batch {id} is changed by other processes all the time; the next try goes on")
 
@@ -203,7 +199,3 @@ def _decoded(cell: Cell | None) -> Ledger:
 
 def _hash(text: str, length: int) -> str:
     return sha256(text.encode(errors="surrogatepass")).hexdigest()[:length]
-
-
-def _raise(id: str, why: str) -> None:
-    raise ConfigError(f"batch {id}: {why}")

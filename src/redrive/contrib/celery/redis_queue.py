@@ -12,9 +12,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
 from .source import Taken
+
+if TYPE_CHECKING:  # needs the driver
+    from ...stores.redis.session import Session
 
 SEPARATOR = "\x06\x16"  # kombu's separator between a queue and a priority
 PRIORITIES = (0, 3, 6, 9)  # kombu's default `priority_steps`; 0 is served first
@@ -44,14 +48,7 @@ class RedisQueues:
     """The queues of one Redis broker. `prefix` is kombu's `global_keyprefix`."""
 
     def __init__(self, url: str, *, prefix: str = "") -> None:
-        try:
-            from ...stores.redis.session import Session
-            from ...stores.redis.url import RedisUrl
-        except ImportError as error:
-            raise ConfigError(f"a broker on Redis needs its driver ({error}); pip install 'redrive[redis]'") from error
-        # redis-py writes `none` for Celery's CERT_NONE.
-        url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda match: match[1].lower(), url)
-        self._link, self._prefix = Session(RedisUrl.parse(url)), prefix
+        self._link, self._prefix = session(url), prefix
         self.where = self._link.where
 
     def take(self, queue: str, most: int) -> list[Taken]:
@@ -99,6 +96,18 @@ class RedisQueues:
 
     def _key(self, name: str) -> str:
         return self._prefix + name
+
+
+def session(url: str) -> Session:
+    """Return a session with Celery's broker or result backend on Redis. Raises ConfigError."""
+    try:
+        from ...stores.redis.session import Session
+        from ...stores.redis.url import RedisUrl
+    except ImportError as error:
+        raise ConfigError(f"a broker on Redis needs its driver ({error}); pip install 'redrive[redis]'") from error
+    # redis-py writes `none` for Celery's CERT_NONE.
+    url = re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda match: match[1].lower(), url)
+    return Session(RedisUrl.parse(url))
 
 
 def _taken_key(queue: str) -> str:

@@ -66,9 +66,9 @@ class TaskCall(NamedTuple):
 class Canvas:
     """Makes messages of Celery's tasks, chains, groups and chords. Registers the task that runs chords."""
 
-    def __init__(self, app: App, proofs: Proofs, chords: Chords) -> None:
+    def __init__(self, app: App, proofs: Proofs, chords: Chords, queue: str) -> None:
         self.app, self.proofs, self.chords = app, proofs, chords
-        app.task(name=CANVAS, ctx=True)(self._run)
+        app.task(name=CANVAS, queue=queue, ctx=True)(self._run)
         app.wrap(self._follow)
 
     def call_of(self, sent: CeleryTask, *, key_for: str | float, now: datetime) -> TaskCall:
@@ -178,19 +178,22 @@ class Canvas:
             if step.act == "run":
                 ctx._follow(*self._header(ctx, step.signature, step))
                 return
-            ready = self.chords.results(id)
-            if step.end is not None:
-                count = results_at_once(step.signature, step.chain)
-                self._arrive(step.end, [Arrival(id, "", count)], ctx.correlation_id)
-            ctx._follow(*self._next(ctx, step.signature, (ready,), step.chain, step.end))
+            ctx._follow(*self._body(ctx, step.signature, self.chords.results(id), step))
         except (CeleryUnsupported, EnqueueError, *ODD) as error:
             raise Reject(f"Celery's chord cannot go on: {error}") from error
+
+    def _body(self, ctx: Context, body: Signature, ready: list[Any], step: Step) -> Iterator[Draft]:
+        """Yield the first messages of a chord's body, which count from now on in the batch of the chord around it."""
+        if step.end is not None:
+            arrival = Arrival(ctx.message_id, "", results_at_once(body, step.chain))
+            self._arrive(step.end, [arrival], ctx.correlation_id)
+        yield from self._next(ctx, body, (ready,), step.chain, step.end)
 
     def _header(self, ctx: Context, chord: Signature, step: Step) -> Iterator[Draft]:
         """Create the batch of a chord, and yield the first messages of its header."""
         tasks, body = header_of(chord), body_of(chord)
         if not tasks:  # Celery runs the body at once
-            yield from self._next(ctx, body, ([],), step.chain, step.end)
+            yield from self._body(ctx, body, [], step)
             return
         group = ctx.message_id
         callbacks = self._callbacks(body, step.chain, step.end, ctx.correlation_id)
@@ -303,7 +306,7 @@ def _check_signature(app: App, signature: Signature, now: datetime) -> None:
     """Raise CeleryUnsupported if this task, chain, group or chord could not be enqueued."""
     name, options = signature.task, signature.options
     if unknown := sorted(name for name, value in options.items() if value and name not in _IGNORED | _HEEDED):
-        raise CeleryUnsupported(f"a link or a chain leads to {name!r} with unknown options: {unknown}")
+        raise CeleryUnsupported(f"a link, a chain or a chord leads to {name!r} with unknown options: {unknown}")
     try:
         for time in TIMES:
             when(options.get(time), now)
@@ -322,13 +325,13 @@ def _check_signature(app: App, signature: Signature, now: datetime) -> None:
             case "chord" if not signature.kwargs.get("kwargs"):
                 inner = [*header_of(signature), body_of(signature)]
             case _:
-                raise CeleryUnsupported(f"a link or a chain leads to a {signature.subtask_type} ({name!r})")
+                raise CeleryUnsupported(f"a link, a chain or a chord leads to a {signature.subtask_type} ({name!r})")
         errors = {"link_error": options.get("link_error")}
         inner = [linked(one, errors) for one in inner] if signature.subtask_type != "chord" else inner
         for one in (*inner, *links, *signatures(options.get("chain"))):
             _check_signature(app, one, now)
     except ODD as error:
-        raise CeleryUnsupported(f"a link or a chain leads to {name!r} with odd options: {error}") from None
+        raise CeleryUnsupported(f"a link, a chain or a chord leads to {name!r} with odd options: {error}") from None
 
 
 def _fitting(task: Any, call: TaskCall) -> TaskCall:
