@@ -14,12 +14,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .envelope import End, Signature, signatures
+from .envelope import ChordEnd, Signature, signatures
 
 TIMES = ("countdown", "eta", "expires")  # the options of a group or chord that hold for its tasks
 
 
-class Step(Struct, frozen=True, omit_defaults=True):
+class CanvasStep(Struct, frozen=True, omit_defaults=True):
     """What a message of `celery.canvas` does: `run` a chord with what the step before it returned, `join` the results
     of a chord and run its body with them, or `save` the results so far of a chord that waits for a dead task.
 
@@ -30,7 +30,7 @@ class Step(Struct, frozen=True, omit_defaults=True):
     signature: Signature | None = None
     args: Sequence[Any] = ()
     chain: Sequence[Signature] = ()
-    end: End | None = None
+    end: ChordEnd | None = None
 
 
 def steps_of(chain: Signature) -> list[Signature]:

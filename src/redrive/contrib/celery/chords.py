@@ -22,7 +22,7 @@ from ...batch.state import KEPT_MS, BatchState, cell_of, id_of, state_in, swap_o
 from ...errors import Conflict, Reject, StoreUnavailable
 from ...message import Cell, Draft, Lane, Swap, version_of
 from .canvas import arranged, leaf
-from .envelope import End
+from .envelope import ChordEnd
 from .redis_queue import session
 
 AT = "celery-at"  # the header of a message whose result a chord waits for: its place in the list that the body gets
@@ -42,7 +42,7 @@ class Arrival(Struct, frozen=True):
     draft: Draft | None = None
 
 
-class Ledger(Struct, omit_defaults=True):
+class ChordLedger(Struct, omit_defaults=True):
     """The members of a chord's batch that have arrived, with their keys, both as hashes."""
 
     size: int | None = None
@@ -72,12 +72,12 @@ class Chords:
     def __init__(self, app: App, sizes: Sizes | None) -> None:
         self._app, self.sizes = app, sizes
 
-    def begin(self, end: End, size: int, arrived: int, name: str, callbacks: Sequence[Draft]) -> None:
+    def begin(self, end: ChordEnd, size: int, arrived: int, name: str, callbacks: Sequence[Draft]) -> None:
         """Create the batch of a chord whose header this process puts, unless it exists. It is sealed if `arrived`, how
         many results are those of members that are put with it, is `size`. Raises StoreError."""
         store, id = self._app.store, batch_of(end)
         state = _new(id, name, store.now_ms(), callbacks)
-        ledger = Ledger(size, arrived)
+        ledger = ChordLedger(size, arrived)
         swaps = [swap_of(store, replace(state, filled=arrived, sealed=arrived >= size), None)]
         if arrived < size:
             swaps.append(Swap(_ledger(id), 0, msgspec.json.encode(ledger)))
@@ -87,7 +87,7 @@ class Chords:
             if not store.cells.read([cell_of(id)])[0]:
                 raise
 
-    def arrive(self, end: End, arrivals: Sequence[Arrival], callbacks: Sequence[Draft] = ()) -> list[str]:
+    def arrive(self, end: ChordEnd, arrivals: Sequence[Arrival], callbacks: Sequence[Draft] = ()) -> list[str]:
         """Put members, or none, in one commit, seal the batch if they are the last ones, and create it with these
         callbacks if it does not exist. Returns for each member an empty text, KNOWN if it was put before, or why it was
         not put. Raises EnqueueError, StoreError."""
@@ -118,8 +118,8 @@ class Chords:
         raise StoreUnavailable(f"batch {id} is changed by other processes all the time; the next try goes on")
 
     def _counted(
-        self, end: End, arrivals: Sequence[Arrival], state: BatchState, ledger: Ledger
-    ) -> tuple[list[str], BatchState, Ledger]:
+        self, end: ChordEnd, arrivals: Sequence[Arrival], state: BatchState, ledger: ChordLedger
+    ) -> tuple[list[str], BatchState, ChordLedger]:
         said = list[str]()
         members, count = dict(ledger.members), ledger.results
         for one in arrivals:
@@ -138,7 +138,7 @@ class Chords:
             size = self.sizes.of(end.group)
         sealed = state.sealed or (size is not None and count >= size)
         state = replace(state, filled=count, filled_ms=self._app.store.now_ms(), sealed=sealed)
-        return said, state, Ledger(size, count, members)
+        return said, state, ChordLedger(size, count, members)
 
     def save(self, id: str) -> None:
         """Keep the results so far without an end, as the dead members may be redriven much later. Raises StoreError."""
@@ -175,7 +175,7 @@ class Chords:
         return found, cell
 
 
-def batch_of(end: End) -> str:
+def batch_of(end: ChordEnd) -> str:
     """Return the id of the batch of a chord."""
     return id_of("celery.chord", end.group, 0)
 
@@ -193,8 +193,8 @@ def _saved(id: str) -> str:
     return f"celery/results/{id}"
 
 
-def _decoded(cell: Cell | None) -> Ledger:
-    return Ledger() if cell is None else msgspec.json.decode(cell.value, type=Ledger)
+def _decoded(cell: Cell | None) -> ChordLedger:
+    return ChordLedger() if cell is None else msgspec.json.decode(cell.value, type=ChordLedger)
 
 
 def _hash(text: str, length: int) -> str:

@@ -43,7 +43,7 @@ class Signature(Struct, frozen=True):
     immutable: bool = False
 
 
-class End(Struct, frozen=True, omit_defaults=True):
+class ChordEnd(Struct, frozen=True, omit_defaults=True):
     """The chord that waits for a result: the id of its group, and the result's place in the list that its body gets,
     such as "3"; "3.1" is in a list of its own at the place 3. `body` and `size`, the number of all results, are known
     of a chord that Celery's producer sent."""
@@ -60,7 +60,7 @@ class Next(Struct, frozen=True, omit_defaults=True):
 
     callbacks: Sequence[Signature] = ()
     chain: Sequence[Signature] = ()
-    end: End | None = None
+    end: ChordEnd | None = None
 
     def __bool__(self) -> bool:
         return bool(self.callbacks or self.chain)
@@ -190,7 +190,7 @@ def signatures(written: Any) -> tuple[Signature, ...]:
     )
 
 
-def end_of(signature: Signature) -> End | None:
+def end_of(signature: Signature) -> ChordEnd | None:
     """Return the chord that waits for the result of this task, of the last step of this chain or of this chord's body;
     None if none does. Raises CeleryUnsupported, TypeError."""
     options, kwargs = signature.options, signature.kwargs
@@ -202,7 +202,7 @@ def end_of(signature: Signature) -> End | None:
     group, index = options.get("group_id"), options.get("group_index")
     if not isinstance(group, str) or not isinstance(index, int):
         raise CeleryUnsupported(f"task {signature.task!r} has no place in its chord; expected Celery 5")
-    return End(group, str(index), signatures(body)[0], body.get("chord_size"))
+    return ChordEnd(group, str(index), signatures(body)[0], body.get("chord_size"))
 
 
 def when(written: Any, now: datetime | None = None) -> datetime | None:

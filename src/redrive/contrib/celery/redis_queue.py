@@ -12,13 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from ...errors import ConfigError
 from .source import Taken
-
-if TYPE_CHECKING:  # needs the driver
-    from ...stores.redis.session import Session
 
 SEPARATOR = "\x06\x16"  # kombu's separator between a queue and a priority
 PRIORITIES = (0, 3, 6, 9)  # kombu's default `priority_steps`; 0 is served first
@@ -98,7 +95,7 @@ class RedisQueues:
         return self._prefix + name
 
 
-def session(url: str) -> Session:
+def session(url: str) -> Any:
     """Return a session with Celery's broker or result backend on Redis. Raises ConfigError."""
     try:
         from ...stores.redis.session import Session

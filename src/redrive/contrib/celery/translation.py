@@ -20,7 +20,7 @@ from ...message import NORMAL, Draft
 from ...run_context import BATCH_HEADER, Context
 from .canvas import (
     TIMES,
-    Step,
+    CanvasStep,
     body_of,
     header_of,
     leaf,
@@ -31,7 +31,7 @@ from .canvas import (
     tasks_of,
 )
 from .chords import AT, Arrival, Chords, batch_of
-from .envelope import CeleryTask, CeleryUnsupported, End, Next, Signature, end_of, signatures, when
+from .envelope import CeleryTask, CeleryUnsupported, ChordEnd, Next, Signature, end_of, signatures, when
 from .proof import Proofs
 
 PARKED = "celery.message"  # the task of the messages that cannot be translated
@@ -60,7 +60,7 @@ class TaskCall(NamedTuple):
     bound: Bound[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
-    end: End | None = None
+    end: ChordEnd | None = None
 
 
 class Canvas:
@@ -116,20 +116,20 @@ class Canvas:
             outer = end_of(outer.body)
         return said
 
-    def _arrive(self, end: End, arrivals: Sequence[Arrival], correlation_id: str) -> list[str]:
+    def _arrive(self, end: ChordEnd, arrivals: Sequence[Arrival], correlation_id: str) -> list[str]:
         body = end.body
         made = () if body is None else self._callbacks(body, (), end_of(body), correlation_id)
         return self.chords.arrive(end, arrivals, made)
 
     def _callbacks(
-        self, body: Signature, chain: Sequence[Signature], end: End | None, correlation_id: str
+        self, body: Signature, chain: Sequence[Signature], end: ChordEnd | None, correlation_id: str
     ) -> tuple[Draft, Draft]:
         """Return the callbacks of a chord's batch, on_success and on_complete. The first is a member of the batch of
         the chord around this one, so that the one cannot end before the body of the other is put."""
-        join = self._step(Step("join", body, (), chain, end), correlation_id)
-        return join, replace(self._step(Step("save", body), correlation_id), batch=None)
+        join = self._step(CanvasStep("join", body, (), chain, end), correlation_id)
+        return join, replace(self._step(CanvasStep("save", body), correlation_id), batch=None)
 
-    def _step(self, step: Step, correlation_id: str) -> Draft:
+    def _step(self, step: CanvasStep, correlation_id: str) -> Draft:
         assert step.signature is not None
         first = self.app.tasks.get(leaf(step.signature))
         queue = self.app.tasks[CANVAS].queue if first is None else first.queue
@@ -166,7 +166,7 @@ class Canvas:
             # A Reject, as the handler has had its effect, which a retry would repeat.
             raise Reject(f"it ran, and what Celery linked to it cannot be enqueued: {error}") from error
 
-    def _run(self, ctx: Context, step: Step) -> None:
+    def _run(self, ctx: Context, step: CanvasStep) -> None:
         """Run a message of `celery.canvas`. What it enqueues is written with its ack; what it writes before that is
         written once, however often it runs."""
         id = ctx.message.headers.get(BATCH_HEADER, "")
@@ -182,14 +182,14 @@ class Canvas:
         except (CeleryUnsupported, EnqueueError, *ODD) as error:
             raise Reject(f"Celery's chord cannot go on: {error}") from error
 
-    def _body(self, ctx: Context, body: Signature, ready: list[Any], step: Step) -> Iterator[Draft]:
+    def _body(self, ctx: Context, body: Signature, ready: list[Any], step: CanvasStep) -> Iterator[Draft]:
         """Yield the first messages of a chord's body, which count from now on in the batch of the chord around it."""
         if step.end is not None:
             arrival = Arrival(ctx.message_id, "", results_at_once(body, step.chain))
             self._arrive(step.end, [arrival], ctx.correlation_id)
         yield from self._next(ctx, body, (ready,), step.chain, step.end)
 
-    def _header(self, ctx: Context, chord: Signature, step: Step) -> Iterator[Draft]:
+    def _header(self, ctx: Context, chord: Signature, step: CanvasStep) -> Iterator[Draft]:
         """Create the batch of a chord, and yield the first messages of its header."""
         tasks, body = header_of(chord), body_of(chord)
         if not tasks:  # Celery runs the body at once
@@ -198,9 +198,9 @@ class Canvas:
         group = ctx.message_id
         callbacks = self._callbacks(body, step.chain, step.end, ctx.correlation_id)
         size, at_once = sum(map(results, tasks)), sum(map(results_at_once, tasks))
-        self.chords.begin(End(group, ""), size, at_once, f"chord {leaf(body)}", callbacks)
+        self.chords.begin(ChordEnd(group, ""), size, at_once, f"chord {leaf(body)}", callbacks)
         for n, task in enumerate(tasks):
-            yield from self._next(ctx, task, step.args, (), End(group, str(n)))
+            yield from self._next(ctx, task, step.args, (), ChordEnd(group, str(n)))
 
     def _next(
         self,
@@ -208,7 +208,7 @@ class Canvas:
         signature: Signature,
         args: Sequence[Any],
         chain: Sequence[Signature] = (),
-        end: End | None = None,
+        end: ChordEnd | None = None,
     ) -> Iterator[Draft]:
         """Yield the first messages of a signature that gets `args`, the results of what ran before, as its first
         arguments; `chain` has the steps after it, the next one last."""
@@ -227,12 +227,12 @@ class Canvas:
                 for n, task in enumerate(tasks):
                     yield from self._next(ctx, task, args, chain, end and replace(end, at=f"{end.at}.{n}"))
             case "chord":
-                yield self._step(Step("run", signature, args, chain, end), ctx.correlation_id)
+                yield self._step(CanvasStep("run", signature, args, chain, end), ctx.correlation_id)
             case _:
                 yield self._draft(ctx, signature, args, chain, end)
 
     def _draft(
-        self, ctx: Context, signature: Signature, args: Sequence[Any], chain: Sequence[Signature], end: End | None
+        self, ctx: Context, signature: Signature, args: Sequence[Any], chain: Sequence[Signature], end: ChordEnd | None
     ) -> Draft:
         task, options, now = _task(self.app, signature.task), signature.options, datetime.now(UTC)
         countdown, then = options.get("countdown"), Next(signatures(options.get("link")), chain, end)
@@ -250,11 +250,11 @@ class Canvas:
 
     # -- checks
 
-    def _check_chord(self, task: Any, end: End, now: datetime) -> None:
+    def _check_chord(self, task: Any, end: ChordEnd, now: datetime) -> None:
         """Raise CeleryUnsupported if the chord that waits for this task, or one around it, could not go on."""
         if self.app.store.box is not None:
             raise CeleryUnsupported(f"task {task.name!r} is part of a chord, whose arguments could not be encrypted")
-        outer: End | None = end
+        outer: ChordEnd | None = end
         while outer is not None and outer.body is not None:
             if outer.size is None and self.chords.sizes is None:
                 raise CeleryUnsupported(
