@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from ...app import App
 from ...enqueue import Bound
 from ...errors import EnqueueError, Reject, near_miss
-from ...message import NORMAL, Draft
-from ...run_context import BATCH_HEADER, Context
+from ...message import BATCH_HEADER, NORMAL, Draft
+from ...run_context import Context
 from .canvas import (
     TIMES,
     CanvasStep,
