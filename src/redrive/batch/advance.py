@@ -39,8 +39,8 @@ def advance(state: BatchState, own: BatchCounts, now_ms: int, parts: Mapping[str
     due: list[tuple[Draft | None, int]] = []  # each with its episode
     steps: list[Draft] = []
     counts = summed(own, parts) if parts else own
-    if state.parts and state.sealed:
-        made, steps = begin(state.id, state.parts, parts, cancelled=state.cancelled)
+    if state.parts:
+        made, steps = begin(state.id, state.parts, parts, steps=state.sealed and not state.cancelled)
         state = state if made == state.parts else replace(state, parts=made)
     if counts.died > state.died and state.alarmed < state.episode:
         state = replace(state, alarmed=state.episode)

@@ -75,7 +75,7 @@ def _advance(app: BatchApp, ids: Sequence[str], complain: Complain, settled: dic
                 settled[whole.id] = whole
         for due in _put(app, dues, complain):
             settled[due.whole.id] = replace(due.whole, state=due.made.state)
-            if any(part.feeds for part in due.made.state.parts):
+            if due.made.state.feeding is not None:
                 again.append(due.whole.id)
     return again
 
@@ -84,7 +84,7 @@ def _due(store: Store, whole: WholeBatch, complain: Complain) -> Due | None:
     """Return what a batch calls for; None for nothing."""
     assert whole.state is not None
     made = advance(whole.state, whole.own, store.now_ms(), whole.parts)
-    feeding = next((part for part in made.state.parts if part.feeds), None)
+    feeding = made.state.feeding
     if feeding is None:
         return None if made.state == whole.state else Due(whole, made)
     try:
@@ -134,13 +134,11 @@ def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:
     above = settled.get(id[: -len(name) - 1]) if "/" in id else None
     if ("/" in id and above is None) or whole.own == BatchCounts():
         return None
-    if whole.state is not None:
-        ended = whole.state.ended_ms is not None
-        if not whole.state.sealed or whole.state.is_stopping:
-            return None
-    else:
-        known = {} if above is None or above.state is None else {part.name: part.done for part in above.state.parts}
-        ended = known.get(name, True)
+    if whole.state is not None and (not whole.state.sealed or whole.state.is_stopping):
+        return None
+    ended = whole.state is None or whole.state.ended_ms is not None
+    if above is not None and above.state is not None:  # it knows how its part ended
+        ended = ended and whole.counts in (part.last for part in above.state.parts if part.name == name)
     n = whole.own
     left = n.open or n.dead or n.quarantine  # a dead member may have been imported after the end
     return BatchMark(id, n, KEPT_MS if ended and not left else None)

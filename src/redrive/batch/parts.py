@@ -32,8 +32,8 @@ class Part(Struct, frozen=True, omit_defaults=True):
 
     A step begins once the steps `after` are done. Its message is `draft`; `awaits` maps arguments to the steps whose
     results they are. Instead, a step of many messages has `chunks` stored lists of drafts, and `put` of them are put.
-    `keeps`: a later step takes its result, which is stored here as JSON once it is `done`. `last` is how its members
-    were counted then, as the store forgets the counts of what has ended.
+    `keeps`: a later step takes its result, which is stored here as JSON once its message is done. `last` is how its
+    members were counted when none was open or dead, as the store forgets the counts of what has ended.
     """
 
     name: str
@@ -59,6 +59,19 @@ class Part(Struct, frozen=True, omit_defaults=True):
         """True if the step is done, given the counts of its members."""
         return self.begun and not self.feeds and counts.open == 0 and self.tolerance.allows(counts)
 
+    def noted(self, seen: Seen) -> Part:
+        """Return the part with what is to be known of it later: that it began and is done, its result, and its counts
+        once no redrive can change them."""
+        n = seen.counts
+        rests = n.total > 0 and not (seen.open or n.dead or n.quarantine)
+        return replace(
+            self,
+            begun=self.begun or seen.done or (self.nested and n.total > 0),
+            done=self.done or seen.done,
+            result=self.result or seen.result,
+            last=n if rests else self.last,
+        )
+
 
 class Seen(Struct, frozen=True):
     """A part as read: its members, and if it is open, done, or neither. `result`: that of a step that is done."""
@@ -79,20 +92,17 @@ def summed(counts: BatchCounts, parts: Mapping[str, Seen]) -> BatchCounts:
 
 
 def begin(
-    id: str, parts: tuple[Part, ...], seen: Mapping[str, Seen], *, cancelled: bool
+    id: str, parts: tuple[Part, ...], seen: Mapping[str, Seen], *, steps: bool
 ) -> tuple[tuple[Part, ...], list[Draft]]:
-    """Note which parts are done, and begin the steps that wait for no other; return the parts and the messages to put.
-    A batch that is cancelled begins no more steps. Steps come after those that they wait for."""
+    """Note which parts are done, and with `steps` begin the steps that wait for no other; return the parts and the
+    messages to put. Steps come after those that they wait for."""
     done: dict[str, Part] = {}
     made: list[Part] = []
     drafts: list[Draft] = []
     for part in parts:
-        known = seen.get(part.name)
-        if known is not None and known.done and (not part.done or known.counts != part.last):
-            part = replace(part, begun=True, done=True, last=known.counts, result=part.result or known.result)
-        elif part.nested and not part.begun and known is not None and known.counts.total:
-            part = replace(part, begun=True)
-        if not part.begun and not part.nested and not cancelled and all(name in done for name in part.after):
+        if part.name in seen:
+            part = part.noted(seen[part.name])
+        if steps and not part.begun and not part.nested and all(name in done for name in part.after):
             part = replace(part, begun=True, done=part.draft is None and not part.chunks)
             if part.draft is not None:
                 drafts.append(_message(id, part, part.draft, done))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..errors import Unreadable, Unsupported
 from ..ids import part_id
-from ..message import BatchCounts, Cell
+from ..message import BatchCounts, Cell, Lane
 from ..store import Store
 from ..stores.validation import admit
 from .parts import NOTHING, Part, Seen, summed
@@ -38,8 +39,8 @@ class WholeBatch(Struct, frozen=True):
 
 
 def wholes(store: Store, ids: Sequence[str], *, results: bool = False) -> list[WholeBatch]:
-    """Read these batches, in the order of `ids`. With `results`, also what steps that are done returned, where a later
-    step takes it and it is not stored yet. Raises StoreError."""
+    """Read these batches, in the order of `ids`. With `results`, also what the messages of steps that are done
+    returned, where a later step takes it and it is not stored yet. Raises StoreError."""
     if not ids:
         return []
     cells = store.cells.read([cell_of(id) for id in ids])
@@ -79,17 +80,17 @@ def _seen(
     wanted = {
         part.draft.id: at
         for at, ((_, part), seen) in enumerate(zip(parts, read, strict=True))
-        if results and part.keeps and seen.done and part.result is None and part.draft is not None and part.draft.id
+        if results and part.keeps and seen.counts.done and part.result is None and part.draft and part.draft.id
     }
     if wanted:
         for at, message in zip(wanted.values(), store.find([*wanted]), strict=True):
-            if message is not None:
-                read[at] = Seen(read[at].counts, False, True, message.result)
+            if message is not None and message.lane is Lane.DONE:
+                read[at] = replace(read[at], result=message.result or b"null")
     return iter(read)
 
 
 def _step(part: Part, counts: BatchCounts) -> Seen:
-    known = part.last if part.done and not counts.total else counts
+    known = counts if counts.total else part.last
     return Seen(known, known.open > 0, part.is_over(known))
 
 

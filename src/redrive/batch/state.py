@@ -101,9 +101,14 @@ class BatchState(Struct, frozen=True, omit_defaults=True):
             return BatchPhase.DONE
         return BatchPhase.CANCELLED if self.cancelled else BatchPhase.PARTIAL
 
+    @property
+    def feeding(self) -> Part | None:
+        """The first step that has stored drafts to put now; None in a batch that is cancelled."""
+        return None if self.cancelled else next((part for part in self.parts if part.feeds), None)
+
     def is_open(self, counts: BatchCounts, parts: Mapping[str, Seen] = NOTHING) -> bool:
         """True if a member is open, a nested batch is, or a step has drafts that are not yet put."""
-        return counts.open > 0 or any(seen.open for seen in parts.values()) or any(part.feeds for part in self.parts)
+        return counts.open > 0 or any(seen.open for seen in parts.values()) or self.feeding is not None
 
     def is_done(self, counts: BatchCounts) -> bool:
         """True if each part is done, and no more of the batch's own members failed than are tolerated."""

@@ -64,7 +64,7 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     begun = state = replace(state, sealed=True, filled_ms=store.now_ms(), parts=state.parts or parts)
     made = advance(state, found.own, store.now_ms(), found.parts)
     state, members = made.state, list[Draft]()
-    first = next((part for part in state.parts if part.feeds), None)
+    first = state.feeding
     if first is not None:  # what is put now makes sure that a look follows, which puts the rest
         members = [replace(draft, batch=part_id(id, first.name)) for draft in chunks[first.name][0]]
         state = replace(state, parts=tuple(replace(part, put=1) if part is first else part for part in state.parts))

@@ -12,6 +12,7 @@ from redrive import App, Retry, context
 from redrive.batch import BatchRef
 from redrive.errors import ConfigError, StoreError
 from redrive.message import Discard, Handle, Lane
+from redrive.store import Store
 
 ONCE = Retry(max_attempts=1)
 
@@ -19,8 +20,8 @@ ONCE = Retry(max_attempts=1)
 class Shop:
     """An app with tasks that write down what they ran with; those named in `bad` fail."""
 
-    def __init__(self, url: str) -> None:
-        self.app = app = App(url)
+    def __init__(self, url: str | None = None, *, store: Store | None = None) -> None:
+        self.app = app = App(url, store=store)
         self.ran: list[tuple[Any, ...]] = []
         self.bad: set[Any] = set()
 
