@@ -13,7 +13,7 @@ from ..chain import RESULTS_HEADER, heir
 from ..duration import Duration, milliseconds
 from ..errors import ConfigError, Conflict
 from ..ids import part_id
-from ..message import BatchCounts, Cell, Draft, labelled
+from ..message import Cell, Draft, labelled
 from ..registry import Registry
 from ..run_context import refuse_loop
 from ..stores.validation import admit_batch, admit_width
@@ -21,7 +21,7 @@ from . import repeats
 from .advance import Advance, advance
 from .follow import follow
 from .parts import PARTS_MAX, Part, Tolerance
-from .read import need_counts
+from .read import need_counts, wholes
 from .ref import BatchRef
 from .state import KEPT_MS, BatchState, cell_of, id_of, state_in, swap_of
 from .stop_if import StopIf
@@ -173,10 +173,16 @@ class Batch:
                 + (f"a batch has at most {PARTS_MAX} parts" if "/" not in name else "the name of a part has no '/'")
             )
         self._nested.add(name)
-        if name not in known and not self._state.sealed:
-            self._flush((Part(name, nested=True),))
-        batch._wanted = batch._state = replace(batch._wanted, id=part_id(self._state.id, name))
+        id = part_id(self._state.id, name)
+        batch._wanted = batch._state = replace(batch._wanted, id=id)
         batch._key = name
+        if self._duplicate:
+            return
+        self._refuse_sealed()
+        if name not in known:
+            self._flush((Part(name, nested=True),))
+        elif known[name].begun and self._app.store.cells.read([cell_of(id)])[0] is None:
+            return  # an earlier producer filled it, and it is forgotten seven days after its end
         batch._enqueue(None)
 
     def _flush(self, parts: tuple[Part, ...] = ()) -> None:
@@ -187,11 +193,14 @@ class Batch:
         if self._duplicate or self._skipped < self._state.filled:
             self._skipped += 1
             return
-        if self._state.sealed:
-            raise ConfigError(f"batch {self._state.name!r} is sealed; only its own members may add more: ctx.batch.add")
+        self._refuse_sealed()
         self._buffer.append(draft)
         if len(self._buffer) == COMMIT_MAX:
             self._flush()
+
+    def _refuse_sealed(self) -> None:
+        if self._state.sealed:
+            raise ConfigError(f"batch {self._state.name!r} is sealed; only its own members may add more: ctx.batch.add")
 
     def _members(self, drafts: Sequence[Draft], before: int) -> list[Draft]:
         stamped = drafts if self._app.tracing is None else self._app.tracing.stamp(drafts)
@@ -234,15 +243,16 @@ class Batch:
         )
 
     def _try(self, drafts: Sequence[Draft], parts: tuple[Part, ...], seal: bool, before: int, tx: Any) -> None:
-        store, parts = self._app.store, (*self._state.parts, *parts)
+        store, named = self._app.store, {part.name for part in self._state.parts}
+        parts = (*self._state.parts, *(part for part in parts if part.name not in named))
         filled = self._state.filled + before + len(drafts)
         members = self._members(drafts, before)
         queues = self._widen(members)  # before the members are there, so that no more of them ever run
         state = replace(self._state, filled=filled, filled_ms=store.now_ms(), sealed=seal, parts=parts, queues=queues)
         made = Advance(state)
         if seal and not drafts and not before:
-            counts = store.batch_counts([state.id])[0] if state.filled else BatchCounts()
-            made = advance(state, counts, store.now_ms()) if not state.parts else made
+            (whole,) = wholes(store, [state.id])
+            made = advance(state, whole.own, store.now_ms(), whole.parts)
         swap = swap_of(store, made.state, self._cell)
         callbacks = repeats.callbacks(store, self._state, made)
         self._app.put([*members, *callbacks], swaps=[swap], tx=tx)

@@ -129,13 +129,13 @@ def _finish(store: Store, state: BatchState) -> None:
 
 def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:
     """Return the mark of a batch or step; None for one that must be looked at again: it is being filled or stopped, or
-    what it is a part of is not settled."""
-    whole, name = settled[id], id.rpartition("/")[2]
-    above = settled.get(id[: -len(name) - 1]) if "/" in id else None
-    if ("/" in id and above is None) or whole.own == BatchCounts():
+    what it is a part of is not settled or is being filled."""
+    whole, *rest = (settled.get(one) for one in wholes_of(id))
+    if whole is None or whole.own == BatchCounts() or (whole.state is not None and whole.state.is_stopping):
         return None
-    if whole.state is not None and (not whole.state.sealed or whole.state.is_stopping):
+    if any(one is None or (one.state is not None and not one.state.sealed) for one in (whole, *rest)):
         return None
+    above, name = rest[0] if rest else None, id.rpartition("/")[2]
     ended = whole.state is None or whole.state.ended_ms is not None
     if above is not None and above.state is not None:  # it knows how its part ended
         ended = ended and whole.counts in (part.last for part in above.state.parts if part.name == name)

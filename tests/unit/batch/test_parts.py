@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.batch.test_workflows import ONCE, Shop, adds_up
 
 from redrive import context
 from redrive.batch import BatchRef
+from redrive.errors import Conflict
 from redrive.message import Discard, Handle, Lane
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -122,3 +124,106 @@ def test_a_cancelled_step_puts_no_more_of_its_stored_members(shop: LateShop, mon
     assert ref.counts.open == ref.cancel(reason="no") == 250
     shop.work()
     assert ref.state == "cancelled" and ref.counts.total == 250 and shop.ran == [("complete",)]
+
+
+# -- producers
+
+
+class Killed(BaseException):
+    """The producer died here."""
+
+
+def test_a_producer_that_is_killed_at_any_store_call_leaves_an_outer_batch_that_ends(
+    shop: LateShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers finish all that is there before each call; with the same key the next producer goes on."""
+    store, calls, killed_at = shop.app.store, 0, 0
+    real = {name: getattr(type(store), name) for name in ("put", "mark_batches")}
+    is_producer = False
+
+    def call(name: str) -> None:
+        def cut(self: object, *args: object, **options: object) -> object:
+            nonlocal calls, is_producer
+            if is_producer:
+                is_producer = False
+                shop.work()
+                is_producer = True
+                done = real[name](self, *args, **options)
+                calls += 1
+                if calls == killed_at:
+                    raise Killed
+                return done
+            return real[name](self, *args, **options)
+
+        monkeypatch.setattr(type(store), name, cut)
+
+    for name in real:
+        call(name)
+    for only_nested in (True, False):
+        killed_at = calls = 0
+        while killed_at <= calls:
+            killed_at, calls, shop.ran = killed_at + 1, 0, []
+            for _ in range(2):
+                own = [] if only_nested else [shop.mail.draft("own")]
+                inner = shop.app.batch([shop.mail.draft("a")], name="inner")
+                empty = shop.app.batch([], name="empty")
+                outer = shop.app.batch([*own, empty, inner], name="outer", key=f"{own}{killed_at}", **shop.callbacks)
+                is_producer = True
+                try:
+                    outer.enqueue()
+                except Killed:
+                    pass
+                finally:
+                    is_producer = False
+                shop.work()
+            assert outer.ref.state == "done" and adds_up(outer.ref), killed_at
+            assert outer.ref.counts.done == len(own) + 1
+            assert sorted(shop.ran) == sorted(
+                [("complete",), ("mail", "a"), *[("mail", "own")] * len(own), ("success",)]
+            )
+
+
+@pytest.mark.parametrize("inner", ["empty", "done"])
+def test_a_producer_without_a_key_that_is_killed_right_after_the_seal_loses_no_callback(
+    shop: LateShop, monkeypatch: pytest.MonkeyPatch, inner: str
+) -> None:
+    monkeypatch.setattr("redrive.batch.fill.follow", lambda *_: None)  # each producer is killed after its last commit
+    with shop.app.batch(name="outer", **shop.callbacks) as outer:
+        outer.add(shop.app.batch([shop.mail.draft("a")] if inner == "done" else [], name="inner"))
+        shop.work()
+    shop.work()
+    assert outer.ref.state == "done" and ("success",) in shop.ran
+
+
+def test_the_same_key_enqueues_no_nested_batch_that_was_forgotten(shop: LateShop) -> None:
+    def outer(cut: bool = False) -> BatchRef:
+        def members() -> Iterator[Any]:
+            yield shop.app.batch([shop.mail.draft("a")], name="inner")
+            if cut:
+                raise Killed
+            yield shop.mail.draft("b")
+
+        return shop.app.batch(members(), name="outer", key="k", **shop.callbacks).enqueue()
+
+    shop.bad = {("mail", "b")}
+    with pytest.raises(Killed):
+        outer(cut=True)
+    shop.work()
+    for _ in range(2):
+        shop.later("8d")
+        ref = outer()
+        shop.work()
+    assert ref.duplicate and ref.counts.total == 2 and shop.ran.count(("mail", "a")) == 1
+
+
+def test_two_producers_of_one_key_name_a_nested_batch_once(shop: LateShop) -> None:
+    first, second = (shop.app.batch(name="outer", key="k") for _ in range(2))
+    with first:
+        second.__enter__()
+        for one in (first, second):
+            one.add(shop.app.batch([shop.mail.draft("a")], name="inner"))
+        assert len(first.ref.info().parts) == 1
+    with pytest.raises(Conflict):
+        second.seal()
+    shop.work()
+    assert first.ref.state == "done" and shop.ran == [("mail", "a")]
