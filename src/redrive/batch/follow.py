@@ -66,9 +66,11 @@ def _advance(app: BatchApp, ids: Sequence[str], complain: Complain, settled: dic
     for some in _parts(ids, most):
         dues = list[Due]()
         for whole in wholes(app.store, some, results=True):
-            if whole.why:
-                complain(whole.id, whole.why)
-            due = None if whole.state is None else _due(app.store, whole, complain)
+            try:
+                due = _due(app.store, whole)
+            except Unreadable as error:  # it stays unmarked, as a key may be here later
+                complain(whole.id, str(error))
+                continue
             if due is not None:
                 dues.append(due)
             else:
@@ -80,18 +82,22 @@ def _advance(app: BatchApp, ids: Sequence[str], complain: Complain, settled: dic
     return again
 
 
-def _due(store: Store, whole: WholeBatch, complain: Complain) -> Due | None:
-    """Return what a batch calls for; None for nothing."""
-    assert whole.state is not None
+def _due(store: Store, whole: WholeBatch) -> Due | None:
+    """Return what a batch calls for; None for nothing. Raises Unreadable if that cannot be known."""
+    if whole.why:
+        raise Unreadable(whole.why)
+    if whole.state is None:
+        return None
     made = advance(whole.state, whole.own, store.now_ms(), whole.parts)
     feeding = made.state.feeding
     if feeding is None:
         return None if made.state == whole.state else Due(whole, made)
     try:
         members, swap = stored_drafts(store, whole.id, feeding)
-    except Unreadable as error:
-        complain(whole.id, str(error))
-        return None if made.state == whole.state else Due(whole, made)
+    except Unreadable:
+        if made.state == whole.state:
+            raise
+        return Due(whole, made)
     parts = tuple(replace(part, put=part.put + 1) if part is feeding else part for part in made.state.parts)
     return Due(whole, replace(made, state=replace(made.state, parts=parts)), members, (swap,))
 

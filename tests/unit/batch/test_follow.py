@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from redrive.audit import Audit
@@ -152,3 +153,19 @@ def test_a_large_batch_is_stopped_in_several_looks(monkeypatch: pytest.MonkeyPat
         look(store)
         seen.append((store.batch_counts([ID])[0].cancelled, len(list(Audit(store)))))
     assert seen == [(100, 0), (200, 0), (250, 1), (250, 1)] and store.changed_batches() == []
+
+
+def test_a_batch_whose_state_cannot_be_read_now_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by a worker that lacks the key that encrypts it: the callbacks come from the next one that has it."""
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    state = BatchState(ID, "sync", clock(), filled=1, sealed=True, on_success=Draft(task="tell", queue="tell"))
+    store.put([Draft(task="push", batch=ID)], swaps=[swap_of(store, state, None)])
+    settle(store, Ack())
+    with monkeypatch.context() as patch:
+        patch.setattr("redrive.batch.state._decode", lambda value: msgspec.json.decode(b"{"))
+        said = list[str]()
+        follow(Sender(store), [ID], lambda _, why: said.append(why))
+        assert len(said) == 1 and store.changed_batches() == [ID]
+    look(store)
+    assert store.changed_batches() == [] and [m.task for m in store.peek(Lane.READY).messages] == ["tell"]
