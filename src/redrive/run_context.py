@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
 from contextvars import ContextVar
 from typing import Any, ParamSpec, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ from .chain import joining
 from .codec import to_json
 from .errors import Cancelled, ConfigError, Conflict, EnqueueError, LeaseLost, TooLarge
 from .idempotency import Claim
+from .ids import wholes_of
 from .message import BATCH_HEADER, BatchCounts, Draft, Message, Receipt
 from .store import Store, Traits
 
@@ -299,7 +300,8 @@ class Context(Struct, eq=False):
 
 
 class RunBatch(Struct, frozen=True, eq=False):
-    """The batch of a run: `ctx.batch`."""
+    """The batch of a run: `ctx.batch`. In a step of a workflow `id` and `counts` are the step's, `state` and `episode`
+    the workflow's."""
 
     id: str
     _context: Context
@@ -308,13 +310,13 @@ class RunBatch(Struct, frozen=True, eq=False):
     @property
     def counts(self) -> BatchCounts:
         """The members by what became of them; this message is open. Raises StoreError."""
-        counts: BatchCounts = self._context._task.app.store.batch_counts([self.id])[0]
+        counts: BatchCounts = self._ref(self.id).counts
         return counts
 
     @property
     def state(self) -> str:
         """The state now, as `BatchRef.state`. Raises as that."""
-        state: str = self._ref.state
+        state: str = self._info.state.value
         return state
 
     @property
@@ -322,16 +324,24 @@ class RunBatch(Struct, frozen=True, eq=False):
         """The number of the episode, from 1: in a callback that in which it was due, in a member the present one.
         Raises as `state`."""
         due = self._context.message.headers.get(EPISODE_HEADER, "")
-        return int(due) if due.isdecimal() and not self._is_member else self._ref.info().episode
+        return int(due) if due.isdecimal() and not self._is_member else self._info.episode
 
     def results(self) -> Iterator[tuple[Message, Any]]:
         """Yield the members that are done, each with what it returned, as `BatchRef.results`. Raises as that."""
-        results: Iterator[tuple[Message, Any]] = self._ref.results()
+        results: Iterator[tuple[Message, Any]] = self._ref(self.id).results()
         return results
 
     @property
-    def _ref(self) -> Any:
-        return self._context._task.app.batch_ref(self.id)
+    def _info(self) -> Any:
+        """How the batch stands; for a step, its workflow, as a step has no state of its own."""
+        *parts, whole = wholes_of(self.id)
+        for id in parts:
+            with suppress(ConfigError):
+                return self._ref(id).info()
+        return self._ref(whole).info()
+
+    def _ref(self, id: str) -> Any:
+        return self._context._task.app.batch_ref(id)
 
     def add(self, *drafts: Draft) -> None:
         """Add members: they are written with this message's ack, so the batch cannot end before. They are dropped if

@@ -334,3 +334,24 @@ def _cut(shop: Shop, step: int) -> bool:
         type(shop.app).put = real  # type: ignore[method-assign]
     assert store is shop.app.store
     return calls >= step
+
+
+# -- what a run sees of its batch
+
+
+def test_a_callback_counts_the_members_of_all_parts_and_a_step_sees_its_workflow(shop: Shop) -> None:
+    seen = []
+
+    @shop.app.task(name="look", retry=ONCE)
+    def look() -> None:
+        batch = context().batch
+        assert batch is not None
+        seen.append((batch.counts.total, batch.state, batch.episode))
+
+    shop.order(1, on_complete=look.draft())
+    shop.work()
+    w = shop.app.workflow(name="looks")
+    w.step(look)
+    w.enqueue()
+    shop.work()
+    assert seen == [(6, "done", 1), (1, "running", 1)]
