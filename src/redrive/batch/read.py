@@ -9,11 +9,13 @@ from msgspec.structs import replace
 
 from ..errors import Unreadable, Unsupported
 from ..ids import part_id
-from ..message import BatchCounts, Cell, Lane
+from ..message import BatchCounts, Cell, Filter, Lane, Message
 from ..store import Store
 from ..stores.validation import admit
-from .parts import NOTHING, Part, Seen, summed
+from .parts import NOTHING, STEP_HEADER, Part, Seen, summed
 from .state import BatchPhase, BatchState, cell_of, state_in
+
+PAGE = 100
 
 
 class WholeBatch(Struct, frozen=True):
@@ -80,13 +82,27 @@ def _seen(
     wanted = {
         part.draft.id: at
         for at, ((_, part), seen) in enumerate(zip(parts, read, strict=True))
-        if results and part.keeps and seen.counts.done and part.result is None and part.draft and part.draft.id
+        if results and part.keeps and not part.done and seen.counts.done and part.result is None
+        if part.draft is not None and part.draft.id is not None
     }
     if wanted:
-        for at, message in zip(wanted.values(), store.find([*wanted]), strict=True):
+        for at, found in zip(wanted.values(), store.find([*wanted]), strict=True):
+            message = found or _edited(store, parts[at][0])
             if message is not None and message.lane is Lane.DONE:
                 read[at] = replace(read[at], result=message.result or b"null")
     return iter(read)
+
+
+def _edited(store: Store, id: str) -> Message | None:
+    """Return the message that an edit put in the place of this step's; None if it is not done, or gone."""
+    cursor: str | None = ""
+    while cursor is not None:
+        page = store.peek(Lane.DONE, where=Filter(batch=(id,)), limit=PAGE, cursor=cursor or None)
+        for message in page.messages:
+            if STEP_HEADER in message.headers:
+                return message
+        cursor = page.cursor
+    return None
 
 
 def _step(part: Part, counts: BatchCounts) -> Seen:

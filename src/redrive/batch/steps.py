@@ -18,7 +18,7 @@ from . import repeats
 from .advance import advance
 from .fill import raise_refused
 from .follow import follow
-from .parts import PARTS_MAX, RESULT_KEPT_MS, Part, Tolerance
+from .parts import PARTS_MAX, RESULT_KEPT_MS, STEP_HEADER, Part, Tolerance
 from .read import need_counts, wholes
 from .ref import BatchRef
 from .state import BatchState, chunk_swap, swap_of
@@ -110,7 +110,8 @@ def _part(now_ms: int, id: str, step: PlannedStep, chunks: int) -> Part:
     if draft is not None and step.keeps:
         if draft.key is not None:
             raise ConfigError(f"step {step.name!r} has key=, and a duplicate returns nothing: leave it out")
-        draft = replace(draft, keep_ms=max(draft.keep_ms, RESULT_KEPT_MS), id=new_id(now_ms))
+        headers = {**(draft.headers or {}), STEP_HEADER: step.name}
+        draft = replace(draft, keep_ms=max(draft.keep_ms, RESULT_KEPT_MS), id=new_id(now_ms), headers=headers)
     return Part(step.name, False, step.after, draft, step.awaits, chunks, step.tolerance, step.keeps)
 
 

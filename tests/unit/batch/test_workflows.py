@@ -336,6 +336,18 @@ def _cut(shop: Shop, step: int) -> bool:
     return calls >= step
 
 
+def test_the_result_of_a_step_is_that_of_the_message_that_an_edit_put_in_its_place(shop: Shop) -> None:
+    shop.bad = {("charge", 1), ("charge", 2)}
+    ref = shop.order(1)
+    for order in (2, 3):
+        shop.work()
+        (dead,) = ref.members()
+        shop.app.dlq.edit(dead.id, args={"order": order}, reason="a typo")
+    shop.work()
+    assert ref.state == "done" and ("book", 1, 7) in shop.ran
+    assert ref.counts.done == ref.counts.total == 6 and ref.counts.opened == 8
+
+
 # -- what a run sees of its batch
 
 
