@@ -13,6 +13,7 @@ from .errors import ConfigError
 from .message import Draft
 from .registry import Registry
 from .run_context import current, refuse_loop
+from .stores.validation import admit_batch
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -142,6 +143,7 @@ class Workflow:
         known = {step.name for step in self._steps}
         if not name or "/" in name or (name in known and not joint):
             raise ConfigError(f"step name {name!r}: expected a text without '/' that no other step has")
+        admit_batch(name, None)
         return (
             name if name not in known else next(n for i in range(2, 10**9) if (n := f"{name}{joint}{i}") not in known)
         )

@@ -14,6 +14,7 @@ from ..errors import ConfigError, Conflict, Unsupported
 from ..ids import new_id, part_id
 from ..message import Draft, Swap
 from ..registry import Registry
+from ..stores.validation import admit
 from . import repeats
 from .advance import advance
 from .fill import raise_refused
@@ -45,6 +46,8 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     drafts, which go before. See `Workflow.enqueue`."""
     store, id = app.store, state.id
     need_counts(store, state)
+    drafts_of = ((part_id(id, step.name), draft) for step in steps for draft in (step.draft, *step.drafts))
+    admit((replace(draft, batch=batch) for batch, draft in drafts_of if draft is not None), store.traits)
     if any(step.keeps for step in steps) and not store.traits.keeps_done:
         raise Unsupported(
             f"workflow {state.name!r}: a step takes the result of another, and store {store.traits.name} keeps no "
@@ -68,11 +71,11 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     if first is not None:  # what is put now makes sure that a look follows, which puts the rest
         members = [replace(draft, batch=part_id(id, first.name)) for draft in chunks[first.name][0]]
         state = replace(state, parts=tuple(replace(part, put=1) if part is first else part for part in state.parts))
-    for part in state.parts:
-        for n in range(part.put, part.chunks):
-            _store(app, chunk_swap(store, id, part.name, n, chunks[part.name][n]), tx)
     drafts = repeats.drafts(store, begun, made, members)
     try:
+        for part in state.parts:
+            for n in range(part.put, part.chunks):
+                _store(app, chunk_swap(store, id, part.name, n, chunks[part.name][n]), tx)
         stamped = drafts if app.tracing is None else app.tracing.stamp(drafts)
         app.put(stamped, swaps=[swap_of(store, state, found.cell)], tx=tx)
     except Conflict:

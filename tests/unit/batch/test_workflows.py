@@ -10,7 +10,7 @@ import pytest
 
 from redrive import App, Retry, context
 from redrive.batch import BatchRef
-from redrive.errors import ConfigError, StoreError
+from redrive.errors import ConfigError, EnqueueError, StoreError
 from redrive.message import Discard, Handle, Lane
 from redrive.store import Store
 
@@ -193,6 +193,8 @@ def test_a_discard_that_waives_lets_the_later_steps_begin(shop: Shop) -> None:
         (lambda s, w: None, "has 0 steps"),
         (lambda s, w: (a := w.step(s.mail, "a")).after(w.step(s.mail, "b").after(a)), "wait for each other"),
         (lambda s, w: w.step(s.mail, "a").after(s.app.workflow(name="other").step(s.mail, "b")), "another workflow"),
+        (lambda s, w: w.step(s.mail, "a").named("x" * 256), "256 characters"),
+        (lambda s, w: w.all([], name="x\x00"), "NUL"),
         (lambda s, w: w.map(s.mail, ["a"]).result, "several messages"),
         (lambda s, w: w.step(s.mail, "a").named("x/y"), "without '/'"),
         (lambda s, w: (w.step(s.mail, "a").named("a"), w.step(s.mail, "b").named("a")), "no other step has"),
@@ -208,6 +210,18 @@ def test_what_makes_no_workflow_is_refused(shop: Shop, make: Any, why: str) -> N
 
     with pytest.raises(ConfigError, match=why):
         enqueue()
+    assert shop.app.store.counts().ready == 0
+
+
+def test_a_later_step_that_no_store_takes_is_refused_when_the_workflow_is_enqueued(shop: Shop) -> None:
+    for made, why in (
+        (shop.mail.using(key="k" * 2000).draft("a"), "2000 bytes"),
+        (shop.mail.using(group="g" * 300).draft("a"), "300 characters"),
+    ):
+        w = shop.app.workflow(name="order")
+        w.all([made], name="later").after(w.step(shop.mail, "first"))
+        with pytest.raises(EnqueueError, match=why):
+            w.enqueue()
     assert shop.app.store.counts().ready == 0
 
 
