@@ -124,13 +124,18 @@ def _put(app: BatchApp, dues: Sequence[Due], complain: Complain) -> list[Due]:
 
 
 def _finish(store: Store, state: BatchState) -> None:
-    """Now that this is committed, stop the batch if it is to be stopped, or take back its widths if it has ended."""
+    """Now that this is committed, stop the batch if it is to be stopped, or if it has ended, take back its widths and
+    let the stored drafts of steps that did not begin expire with its state."""
     if state.is_stopping:
         with contextlib.suppress(Conflict):
             stop(store, state)
     elif state.ended_ms is not None:
         for queue in state.queues:
             store.configure_group(queue, state.group, width=0)
+        for key in state.lists:
+            (cell,) = store.cells.read([key])
+            if cell is not None:
+                store.cells.swap([Swap(key, cell.version, cell.value, KEPT_MS)])
 
 
 def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:

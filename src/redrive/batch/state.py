@@ -106,6 +106,11 @@ class BatchState(Struct, frozen=True, omit_defaults=True):
         """The first step that has stored drafts to put now; None in a batch that is cancelled."""
         return None if self.cancelled else next((part for part in self.parts if part.feeds), None)
 
+    @property
+    def lists(self) -> list[str]:
+        """The cells with stored drafts of steps that are not yet put."""
+        return [chunk_of(self.id, part.name, n) for part in self.parts for n in range(part.put, part.chunks)]
+
     def is_open(self, counts: BatchCounts, parts: Mapping[str, Seen] = NOTHING) -> bool:
         """True if a member is open, a nested batch is, or a step has drafts that are not yet put."""
         return counts.open > 0 or any(seen.open for seen in parts.values()) or self.feeding is not None

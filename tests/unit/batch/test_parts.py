@@ -126,6 +126,17 @@ def test_a_cancelled_step_puts_no_more_of_its_stored_members(shop: LateShop, mon
     assert ref.state == "cancelled" and ref.counts.total == 250 and shop.ran == [("complete",)]
 
 
+def test_nothing_is_left_of_a_workflow_that_was_cancelled(shop: LateShop) -> None:
+    ref = shop.order(1, mails=600)
+    assert shop.lists(ref, "shop.mail") == 3
+    ref.cancel(reason="sold out")
+    shop.work()
+    shop.later("6d")
+    assert ref.state == "cancelled"
+    shop.later("2d")
+    assert shop.app.store.batch_ids() == [] and shop.lists(ref, "shop.mail") == 0
+
+
 # -- producers
 
 
