@@ -47,7 +47,8 @@ def advance(state: BatchState, own: BatchCounts, now_ms: int, parts: Mapping[str
         due.append((state.on_death, state.episode))
     if state.sealed and state.completions == 0 and state.stop_if is not None and state.stop_if.is_reached(counts):
         state = replace(state, stopping=True)
-    if state.sealed and not steps and not state.is_open(own, parts):
+    is_over = not steps and not state.is_open(own, parts)
+    if state.sealed and is_over:
         if state.completions == 0 or counts.opened > state.opened:
             state = replace(
                 state, completions=state.completions + 1, opened=counts.opened, died=counts.died, ended_ms=None
@@ -56,8 +57,8 @@ def advance(state: BatchState, own: BatchCounts, now_ms: int, parts: Mapping[str
         if not state.succeeded and state.is_done(own):
             state = replace(state, succeeded=True)
             due.append((state.on_success, state.completions))
-        if counts.dead + counts.quarantine == 0 and state.ended_ms is None:
-            state = replace(state, ended_ms=now_ms)
+    if is_over and (state.sealed or state.cancelled) and counts.dead + counts.quarantine == 0:
+        state = replace(state, ended_ms=now_ms if state.ended_ms is None else state.ended_ms)
     callbacks = tuple(_callback(draft, state, n) for draft, n in due if draft is not None)
     return Advance(state, callbacks, tuple(steps), state.stopping and not state.stopped)
 

@@ -248,7 +248,15 @@ class Batch:
         filled = self._state.filled + before + len(drafts)
         members = self._members(drafts, before)
         queues = self._widen(members)  # before the members are there, so that no more of them ever run
-        state = replace(self._state, filled=filled, filled_ms=store.now_ms(), sealed=seal, parts=parts, queues=queues)
+        state = replace(
+            self._state,
+            filled=filled,
+            filled_ms=store.now_ms(),
+            sealed=seal,
+            parts=parts,
+            queues=queues,
+            ended_ms=None,
+        )
         made = Advance(state)
         if seal and not drafts and not before:
             (whole,) = wholes(store, [state.id])

@@ -144,7 +144,7 @@ def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:
     whole, *rest = (settled.get(one) for one in wholes_of(id))
     if whole is None or whole.own == BatchCounts() or (whole.state is not None and whole.state.is_stopping):
         return None
-    if any(one is None or (one.state is not None and not one.state.sealed) for one in (whole, *rest)):
+    if any(one is None or (one.state is not None and one.state.is_filled) for one in (whole, *rest)):
         return None
     above, name = rest[0] if rest else None, id.rpartition("/")[2]
     ended = whole.state is None or whole.state.ended_ms is not None

@@ -102,6 +102,11 @@ class BatchState(Struct, frozen=True, omit_defaults=True):
         return BatchPhase.CANCELLED if self.cancelled else BatchPhase.PARTIAL
 
     @property
+    def is_filled(self) -> bool:
+        """True until the batch is sealed, or cancelled and over, as a producer may have been killed."""
+        return not self.sealed and self.ended_ms is None
+
+    @property
     def feeding(self) -> Part | None:
         """The first step that has stored drafts to put now; None in a batch that is cancelled."""
         return None if self.cancelled else next((part for part in self.parts if part.feeds), None)

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.batch.test_workflows import ONCE, Shop, adds_up
 
 from redrive import context
-from redrive.batch import BatchRef
-from redrive.errors import Conflict
+from redrive.batch import Batch, BatchRef
+from redrive.errors import ConfigError, Conflict
 from redrive.message import Discard, Handle, Lane
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
@@ -135,6 +135,27 @@ def test_nothing_is_left_of_a_workflow_that_was_cancelled(shop: LateShop) -> Non
     assert ref.state == "cancelled"
     shop.later("2d")
     assert shop.app.store.batch_ids() == [] and shop.lists(ref, "shop.mail") == 0
+
+
+def test_a_batch_that_is_cancelled_while_it_is_filled_is_forgotten_unless_a_producer_goes_on(shop: LateShop) -> None:
+    def begun(key: str) -> Batch:
+        batch = shop.app.batch(name="outer", key=key, **shop.callbacks).__enter__()
+        batch.add(shop.mail.draft("a"), shop.app.batch([shop.mail.draft("b")], name="inner"))
+        batch.ref.cancel(reason="its producer was killed")
+        return batch
+
+    left, batch = begun("left"), begun("resumed")
+    shop.work()
+    assert left.ref.state == "cancelled" and shop.ran == [] and shop.app.store.changed_batches() == []
+    batch.add(shop.mail.draft("c"))
+    batch.seal()
+    shop.work()
+    assert batch.ref.state == "cancelled" and shop.ran == [("mail", "c"), ("complete",)]
+    assert {id.partition("/")[0] for id in shop.app.store.batch_ids()} == {left.ref.id, batch.ref.id}
+    shop.later("8d")
+    assert shop.app.store.batch_ids() == []
+    with pytest.raises(ConfigError, match="unknown"):
+        left.ref.info()
 
 
 # -- producers
