@@ -395,6 +395,19 @@ def test_the_keys_that_are_used_are_counted_by_part(inner: Any) -> None:
     assert [use.key for use in key_uses(app.store)[0] if use.used] == ["new"]
 
 
+def test_the_keys_of_batches_are_counted_also_where_they_are_missing(inner: Any) -> None:
+    app = an_app(inner, OLD, [])
+    push = app.tasks["push"]
+    w = app.workflow(name="steps")
+    w.all([push.draft(CANARY)] * 300, name="later").after(w.step(push, "first"))
+    ref = w.enqueue()
+    app.batch([], name="empty", on_success=push.draft("x")).enqueue()
+    for keys, here in ((BOTH, True), (NEW, False)):
+        uses = {use.key: use for use in key_uses(an_app(inner, keys, []).store)[0]}
+        assert uses["old"].parts["batches"] == (3 if here else 1) and uses["old"].here is here
+    assert CANARY.encode() not in b"".join(cell.value for cell in inner.cells.read([f"batch/{ref.id}"]) if cell)
+
+
 def test_a_store_without_keys_says_which_it_would_need(inner: Any) -> None:
     an_app(inner, NEW, []).tasks["push"].enqueue("x")
     (use,), _ = key_uses(inner)

@@ -21,6 +21,7 @@ _COLUMNS = (
     Column("checkpoints"),
     Column("texts"),
     Column("blobs"),
+    Column("batches"),
 )
 
 
@@ -54,8 +55,8 @@ def status(opened: OpenedStore, out: Output) -> int:
     """Show which keys encrypt stored data. Exits 1 if one of them is missing here.
 
     A key whose counts are zero and which does not write can be removed once every process writes with a newer one, and
-    the results of idempotency keys that it encrypted have expired: those are not counted. Reads every message and
-    blob.
+    the results of idempotency keys that it encrypted have expired: those are not counted. Reads every message,
+    blob and batch.
     """
     from ...crypto import key_uses
 
