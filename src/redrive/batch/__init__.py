@@ -21,7 +21,7 @@ from __future__ import annotations
 from .fill import Batch, batch, new_state, tolerance
 from .follow import BatchApp, Complain, follow
 from .lost import lost_batches
-from .read import with_parts
+from .read import batch_cells, with_parts
 from .ref import BatchInfo, BatchRef, PartInfo, ids_above, infos, listed, roots
 from .state import BatchPhase, BatchState
 from .steps import PlannedStep, enqueue_steps
@@ -38,6 +38,7 @@ __all__ = [
     "PartInfo",
     "PlannedStep",
     "batch",
+    "batch_cells",
     "enqueue_steps",
     "follow",
     "group_batches",

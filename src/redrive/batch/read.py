@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from ..errors import Unreadable, Unsupported
-from ..ids import part_id
-from ..message import BatchCounts, Cell, Filter, Lane, Message
+from ..ids import part_id, wholes_of
+from ..message import BatchCounts, Cell, Draft, Filter, Lane, Message
 from ..store import Store
 from ..stores.validation import admit
 from .parts import NOTHING, STEP_HEADER, Part, Seen, summed
@@ -128,18 +128,31 @@ def with_nested(store: Store, ids: Sequence[str]) -> list[WholeBatch]:
     return found
 
 
+def batch_cells(store: Store) -> Iterator[Cell]:
+    """Yield the cells with the states of batches, and those with stored drafts of steps. Raises StoreError."""
+    after, seen = "", set[str]()
+    while ids := store.batch_ids(after=after, limit=PAGE):
+        new = {whole for id in ids for whole in wholes_of(id)} - seen
+        seen |= new
+        for whole in wholes(store, [*new]):
+            lists = [] if whole.state is None else whole.state.lists
+            yield from (cell for cell in (whole.cell, *store.cells.read(lists)) if cell is not None)
+        after = ids[-1]
+
+
 def with_parts(store: Store, ids: Sequence[str]) -> tuple[str, ...]:
     """Return the ids of these batches and of all their parts. Raises StoreError."""
     parts = (part_id(whole.id, name) for whole in with_nested(store, ids) for name in whole.parts)
     return tuple(dict.fromkeys((*ids, *parts)))
 
 
-def need_counts(store: Store, state: BatchState) -> None:
-    """Raise Unsupported if the store keeps no counts of batches, EnqueueError for a callback that it cannot take."""
+def need_counts(store: Store, state: BatchState, drafts: Iterable[Draft] = ()) -> None:
+    """Raise Unsupported if the store keeps no counts of batches, EnqueueError for a callback or draft that it cannot
+    take."""
     if not (store.traits.batches and store.traits.cells):
         raise Unsupported(
             f"batch {state.name!r}: store {store.traits.name} keeps no counts of batches; put batches into a store on "
             "SQLite, PostgreSQL or Redis, or on SQS with cells="
         )
     callbacks = (state.on_success, state.on_complete, state.on_death)
-    admit([draft for draft in callbacks if draft is not None], store.traits)
+    admit((draft for draft in (*callbacks, *drafts) if draft is not None), store.traits)

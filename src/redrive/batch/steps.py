@@ -14,7 +14,6 @@ from ..errors import ConfigError, Conflict, Unsupported
 from ..ids import new_id, part_id
 from ..message import Draft, Swap
 from ..registry import Registry
-from ..stores.validation import admit
 from . import repeats
 from .advance import advance
 from .fill import raise_refused
@@ -45,9 +44,8 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     """Store the steps and put the messages of those that wait for no other, in one commit but for stored lists of
     drafts, which go before. See `Workflow.enqueue`."""
     store, id = app.store, state.id
-    need_counts(store, state)
     drafts_of = ((part_id(id, step.name), draft) for step in steps for draft in (step.draft, *step.drafts))
-    admit((replace(draft, batch=batch) for batch, draft in drafts_of if draft is not None), store.traits)
+    need_counts(store, state, (replace(draft, batch=batch) for batch, draft in drafts_of if draft is not None))
     if any(step.keeps for step in steps) and not store.traits.keeps_done:
         raise Unsupported(
             f"workflow {state.name!r}: a step takes the result of another, and store {store.traits.name} keeps no "

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Iterable
 
 from msgspec import Struct
 
-from ..batch.state import cell_of, state_in
-from ..errors import Unreadable, Unsupported
-from ..ids import wholes_of
-from ..message import Lane
+from ..errors import Unsupported
+from ..message import Cell, Lane
 from ..store import Store
 from .box import OVERHEAD, key_of
 from .fields import keys_in
@@ -31,14 +29,17 @@ class Use(Struct, frozen=True):
         return any(self.parts.values())
 
 
-def key_uses(store: Store) -> tuple[list[Use], list[str]]:
+def key_uses(store: Store, batches: Iterable[Cell] = ()) -> tuple[list[Use], list[str]]:
     """Return the uses of each key, including the keys of this process, and in words which parts could not be read.
 
-    Reads every message, blob and batch, which takes a while on a large store. Raises StoreError.
+    `batches` are the cells of batches (`batch_cells`). Reads every message and blob, which takes a while on a large
+    store. Raises StoreError.
     """
     counts: dict[str, dict[str, int]] = {}
     unseen = _of_messages(store, counts) + _of_blobs(store, counts)
-    _of_batches(store, counts)
+    for cell in batches:
+        if (key := key_of(cell.value)) is not None:
+            _count(counts, key, "batches")
     box = store.box
     if box is not None and (writes := box.writes()) is not None:
         counts.setdefault(writes, {})
@@ -85,23 +86,6 @@ def _of_blobs(store: Store, counts: dict[str, dict[str, int]]) -> list[str]:
         if key is not None:
             _count(counts, key, "blobs")
     return []
-
-
-def _of_batches(store: Store, counts: dict[str, dict[str, int]]) -> None:
-    """Count the states of batches, and the stored drafts of steps."""
-    after, seen = "", set[str]()
-    while ids := store.batch_ids(after=after, limit=PAGE):
-        for whole in {whole for id in ids for whole in wholes_of(id)} - seen:
-            seen.add(whole)
-            cells = store.cells.read([cell_of(whole)])
-            with contextlib.suppress(Unreadable):
-                state = state_in(store, whole, cells[0])
-                cells += [] if state is None else store.cells.read(state.lists)
-            for cell in cells:
-                key = None if cell is None else key_of(cell.value)
-                if key is not None:
-                    _count(counts, key, "batches")
-        after = ids[-1]
 
 
 def _count(counts: dict[str, dict[str, int]], key: str, part: str) -> None:

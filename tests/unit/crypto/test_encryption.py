@@ -12,6 +12,7 @@ import pytest
 from tests.support.workers import SOON, store_in
 
 from redrive import App, Context, Idempotency, Retry
+from redrive.batch import batch_cells
 from redrive.crypto import Keys, key_uses
 from redrive.decide import LOCKED
 from redrive.errors import ConfigError, KeyMissing, KeyReused, SelectorError
@@ -403,7 +404,8 @@ def test_the_keys_of_batches_are_counted_also_where_they_are_missing(inner: Any)
     ref = w.enqueue()
     app.batch([], name="empty", on_success=push.draft("x")).enqueue()
     for keys, here in ((BOTH, True), (NEW, False)):
-        uses = {use.key: use for use in key_uses(an_app(inner, keys, []).store)[0]}
+        store = an_app(inner, keys, []).store
+        uses = {use.key: use for use in key_uses(store, batch_cells(store))[0]}
         assert uses["old"].parts["batches"] == (3 if here else 1) and uses["old"].here is here
     assert CANARY.encode() not in b"".join(cell.value for cell in inner.cells.read([f"batch/{ref.id}"]) if cell)
 

@@ -58,9 +58,10 @@ def status(opened: OpenedStore, out: Output) -> int:
     the results of idempotency keys that it encrypted have expired: those are not counted. Reads every message,
     blob and batch.
     """
+    from ...batch import batch_cells
     from ...crypto import key_uses
 
-    uses, unseen = key_uses(opened.store)
+    uses, unseen = key_uses(opened.store, batch_cells(opened.store))
     rows: list[dict[str, Any]] = [
         {"key": use.key, "state": _state(use.writes, use.here, use.used), **use.parts} for use in uses
     ]
