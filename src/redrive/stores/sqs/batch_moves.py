@@ -28,7 +28,7 @@ from ...store import Store
 from ...store.sqs import SqsEngine
 from .batches import BatchCells
 from .cells import NO_CELLS
-from .members import MemberMove, MemberState, headed, life_of, member_of, move_of
+from .members import MemberState, headed, life_of, member_of, move_of
 from .steps import SettleStep
 
 PAGE = 500
@@ -150,14 +150,15 @@ class TriagedMembers:
             state = MemberState.DONE if verdict.waive else MemberState.DISCARDED
             self._batches.merge([move_of(row, state, forced=True) for row in rows.values()])
         elif isinstance(verdict, Return):
-            self._batches.merge([_back(row) for row in rows.values()])
+            self._batches.merge([move_of(row, MemberState.DEAD, lives=-1, forced=True) for row in rows.values()])
 
     def after(self, rows: dict[str, Message], verdict: Verdict, held: Collection[str]) -> None:
         """Count the others, and set right what did not apply. `held`: the ids whose handles held."""
         if isinstance(verdict, Redrive | Replace):
             done = [row for id, row in rows.items() if id in held]
             left = isinstance(verdict, Replace) and any(verdict.draft.batch != row.batch for row in done)
-            self._batches.merge([_opened(row, MemberState.DISCARDED if left else MemberState.OPEN) for row in done])
+            state = MemberState.DISCARDED if left else MemberState.OPEN
+            self._batches.merge([move_of(row, state, lives=1) for row in done])
         elif isinstance(verdict, Discard | Return | Isolate | Readmit):
             now_there = self._triage.find([*rows]) if rows else []
             self._batches.merge([move_of(row, forced=True) for row in now_there if row is not None])
@@ -180,13 +181,3 @@ class TriagedMembers:
             spare, cursor = spare - len(page.messages), page.cursor
             if cursor is None or len(going) < len(page.messages):
                 return old
-
-
-def _opened(row: Message, state: MemberState) -> MemberMove | None:
-    member = member_of(row)
-    return None if member is None else MemberMove(member, state, life_of(row, member) + 1)
-
-
-def _back(row: Message) -> MemberMove | None:
-    member = member_of(row)
-    return None if member is None else MemberMove(member, MemberState.DEAD, life_of(row, member) - 1, forced=True)

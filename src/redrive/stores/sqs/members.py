@@ -59,9 +59,9 @@ class MemberMove(NamedTuple):
     forced: bool = False
 
 
-def numbered(message: Message, index: int, base: int = 0) -> Message:
+def numbered(message: Message, index: int) -> Message:
     """Return the message as the member with this index."""
-    return replace(message, headers={**message.headers, MEMBER: f"{index}+{base}" if base else str(index)})
+    return replace(message, headers={**message.headers, MEMBER: str(index)})
 
 
 def headed(headers: Mapping[str, str] | None, member: Member, base: int) -> dict[str, str]:
@@ -81,10 +81,15 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 10
 
 
-def move_of(message: Message, state: MemberState | None = None, *, forced: bool = False) -> MemberMove | None:
-    """Return the move of a member to this state (None: that of its lane); None for a message that is no member."""
+def move_of(
+    message: Message, state: MemberState | None = None, *, lives: int = 0, forced: bool = False
+) -> MemberMove | None:
+    """Return the move of a member to this state (None: that of its lane), so many `lives` after that of the message;
+    None for a message that is no member."""
     member = member_of(message)
-    return None if member is None else MemberMove(member, state or state_of(message), life_of(message, member), forced)
+    if member is None:
+        return None
+    return MemberMove(member, state or state_of(message), life_of(message, member) + lives, forced)
 
 
 def life_of(message: Message, member: Member) -> int:
