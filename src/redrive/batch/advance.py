@@ -38,7 +38,7 @@ def advance(state: BatchState, own: BatchCounts, now_ms: int, parts: Mapping[str
     """
     due: list[tuple[Draft | None, int]] = []  # each with its episode
     steps: list[Draft] = []
-    counts = summed(own, parts) if parts else own
+    counts = summed(own, parts)
     if state.parts:
         made, steps = begin(state.id, state.parts, parts, steps=state.sealed and not state.cancelled)
         state = state if made == state.parts else replace(state, parts=made)

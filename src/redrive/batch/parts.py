@@ -88,8 +88,7 @@ NOTHING: Mapping[str, Seen] = {}
 
 def summed(counts: BatchCounts, parts: Mapping[str, Seen]) -> BatchCounts:
     """Return the counts of a batch with those of its parts."""
-    rows = [counts, *(seen.counts for seen in parts.values())]
-    return BatchCounts(*(sum(getattr(row, field) for row in rows) for field in BatchCounts.__struct_fields__))
+    return sum((seen.counts for seen in parts.values()), counts)
 
 
 def begin(

@@ -32,7 +32,7 @@ class WholeBatch(Struct, frozen=True):
     @property
     def counts(self) -> BatchCounts:
         """The members of the batch and of its parts."""
-        return summed(self.own, self.parts) if self.parts else self.own
+        return summed(self.own, self.parts)
 
     @property
     def phase(self) -> BatchPhase:

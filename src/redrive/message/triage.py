@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from operator import add
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from .message import Draft, Lane, Message
 
@@ -83,6 +85,9 @@ class BatchCounts(Struct, frozen=True):
     duplicate: int = 0
     opened: int = 0
     died: int = 0
+
+    def __add__(self, other: BatchCounts) -> BatchCounts:
+        return BatchCounts(*map(add, astuple(self), astuple(other)))
 
     @property
     def total(self) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from ..message import BatchCounts, Discard, Lane, Message, Replace, Verdict
 
-FIELDS = ("open", "done", "dead", "quarantine", "cancelled", "discarded", "duplicate", "opened", "died")
+FIELDS = BatchCounts.__struct_fields__
 STORED = ("open", "dead", "quarantine")  # the fields whose members are all stored, so that `check` can recount them
 NOTHING = BatchCounts()
 
@@ -59,8 +59,3 @@ def has_failed(counts: BatchCounts) -> bool:
 def miscounted(id: str, field: str, counted: int, stored: int) -> str:
     """Return what `check` says of a batch that counts another number of members in this field than are stored."""
     return f"batch {id}: {field} counts {counted}, but {stored} members are stored"
-
-
-def row(counts: BatchCounts) -> tuple[int, ...]:
-    """Return the counts in the order of FIELDS."""
-    return tuple(asdict(counts)[field] for field in FIELDS)

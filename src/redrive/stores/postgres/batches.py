@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from msgspec.structs import astuple
+
 from ...errors import StoreError
 from ...message import BatchCounts, BatchMark
-from ..batches import row
 from .rows import ints, numbers, texts
 from .session import Session
 from .statements import AnyConnection, Cursor, Statements
@@ -55,6 +56,6 @@ def fold(link: Session, st: Statements, ids: Sequence[str] | None = None, limit:
 def mark(link: Session, st: Statements, marks: Sequence[BatchMark]) -> None:
     marks = [*{(mark.id, mark.counts): mark for mark in marks}.values()]  # of two that apply the last one counts
     fold(link, st, [mark.id for mark in marks])
-    listed = [f"{{{','.join(map(str, row(mark.counts)))}}}" for mark in marks]
+    listed = [f"{{{','.join(map(str, astuple(mark.counts)))}}}" for mark in marks]
     args = texts([mark.id for mark in marks]), texts(listed), numbers([mark.keep_ms for mark in marks])
     link.pipeline(lambda c, _: st.do(c, "mark_batches", *args, st.now()))

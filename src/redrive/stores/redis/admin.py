@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from ...ids import is_id, new_id
 from ...message import (
@@ -92,7 +92,7 @@ class RedisAdmin(RedisNamespace):
         return [_CANCELS[words.get(id, 0)] for id in ids]
 
     def mark_batches(self, marks: Sequence[BatchMark]) -> None:
-        self._call("mark_batches", [(id, batches.row(counts), keep_ms) for id, counts, keep_ms in marks])
+        self._call("mark_batches", [(id, astuple(counts), keep_ms) for id, counts, keep_ms in marks])
 
     def configure(
         self,

@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from itertools import islice
 
+from msgspec.structs import astuple
+
 from ...errors import StoreError, StoreUnavailable
 from ...message import BatchMark, Cancel, GroupOrder, Handle, Keep, Lane, Message, OnDead, Replace, Swap, Verdict
 from .. import validation
-from ..batches import row
 from ..groups import setting_line
 from ..meta import text
 from . import cells, schema
@@ -82,7 +83,7 @@ class SqliteAdmin(SqliteFile):
     def mark_batches(self, marks: Sequence[BatchMark]) -> None:
         def work(c: sqlite3.Connection) -> None:
             now = self._clock_ms()
-            rows = [(None if keep_ms is None else now + keep_ms, id, *row(counts)) for id, counts, keep_ms in marks]
+            rows = [(None if keep_ms is None else now + keep_ms, id, *astuple(counts)) for id, counts, keep_ms in marks]
             c.executemany(self._sql["mark_batch"], rows)
 
         self._writer.run(work, synced=False)

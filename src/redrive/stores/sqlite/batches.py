@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 
 import msgspec
+from msgspec.structs import astuple
 
 from ...message import RESTING, Verdict
 from .. import batches
@@ -70,7 +71,7 @@ class SqliteBatches:
 @cache
 def _added(old: str | None, new: str | None) -> tuple[int, ...]:
     """Return what the move of a member adds to each of its batch's counts."""
-    return batches.row(batches.moved(batches.NOTHING, old, new))
+    return astuple(batches.moved(batches.NOTHING, old, new))
 
 
 def miscounted(id: str, odd: int, *pairs: int) -> list[str]:

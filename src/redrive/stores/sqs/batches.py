@@ -18,13 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from ...chance import uniform
 from ...errors import StoreUnavailable
 from ...message import BatchCounts, BatchMark, Cell, Message, Swap, version_of
 from ...store import Cells
-from ..batches import NOTHING, is_news
+from ..batches import is_news
 from .members import PAGE, MemberMove, MemberPage, MemberState, numbered
 
 HEADS, PAGES, NEWS, LISTS = "sqs/b/", "sqs/p/", "sqs/news/", "sqs/batches/"
@@ -89,7 +89,7 @@ class BatchCells:
             if not more and not head.ends:
                 return [*mine]
             if cell is None or head.ends:
-                self._list({batch: 0})
+                self._list(batch, 0)
             if head.ends and not self._expire(batch, None):
                 continue
             if not head.ends:
@@ -209,7 +209,7 @@ class BatchCells:
             self._cells.swap(swaps)  # a list that changed meanwhile stays: it costs one more look
         for mark in seen:
             if mark.keep_ms is not None and self._expire(mark.id, mark.keep_ms):
-                self._list({mark.id: self._now_ms() + mark.keep_ms})
+                self._list(mark.id, self._now_ms() + mark.keep_ms)
 
     def _read_news(self) -> list[tuple[dict[str, int], int]]:
         cells = self._cells.read(self._all_news)
@@ -237,13 +237,12 @@ class BatchCells:
                 return False
         return True
 
-    def _list(self, until_ms: Mapping[str, int]) -> None:
+    def _list(self, id: str, until_ms: int) -> None:
         now = self._now_ms()
-        for id, at in until_ms.items():
-            self._edit(
-                self._all_lists[zlib.crc32(id.encode()) % LIST_CELLS],
-                lambda ids, id=id, at=at: {one: t for one, t in ids.items() if not 0 < t <= now} | {id: at},  # type: ignore[misc]
-            )
+        self._edit(
+            self._all_lists[zlib.crc32(id.encode()) % LIST_CELLS],
+            lambda ids: {one: at for one, at in ids.items() if not 0 < at <= now} | {id: until_ms},
+        )
 
     def _edit(self, name: str, change: Callable[[dict[str, int]], dict[str, int]]) -> None:
         for turn in range(TRIES):
@@ -265,8 +264,7 @@ def _page_cell(place: Place) -> str:
 
 
 def _sum(cells: Sequence[Cell | None]) -> BatchCounts:
-    all_counts = [asdict(MemberPage.read(cell.value).counts()) for cell in cells if cell is not None]
-    return BatchCounts(**{name: sum(counts[name] for counts in all_counts) for name in asdict(NOTHING)})
+    return sum((MemberPage.read(cell.value).counts() for cell in cells if cell is not None), BatchCounts())
 
 
 def _busy(what: str) -> StoreUnavailable:
