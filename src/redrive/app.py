@@ -283,10 +283,9 @@ class App(ReadModel):
         """
         from .batch import batch
 
-        callbacks = {"on_success": on_success, "on_complete": on_complete, "on_death": on_death}
         return batch(
-            self, drafts, name=name, key=as_text(key, "key"), tolerate=tolerate, results=results, labels=labels,
-            stop_if=stop_if, expect=expect, width=width, **callbacks,
+            self, drafts, name=name, key=as_text(key, "key"), callbacks=(on_success, on_complete, on_death),
+            tolerate=tolerate, results=results, labels=labels, stop_if=stop_if, expect=expect, width=width,
         )  # fmt: skip
 
     def workflow(
@@ -310,9 +309,10 @@ class App(ReadModel):
         is a dead letter; its redrive resumes the workflow. `key` makes a workflow unique for its name. Raises
         ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
         """
-        from .workflow import workflow
+        from .batch import new_state
+        from .workflow import Workflow
 
-        return workflow(self, name, as_text(key, "key"), on_success, on_complete, on_death)
+        return Workflow(self, new_state(self, name, as_text(key, "key"), (on_success, on_complete, on_death)))
 
     def batches(self) -> list[BatchInfo]:
         """Return the batches that have members and did not end more than seven days ago, at most 10,000. Raises

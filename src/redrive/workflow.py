@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from .batch import BatchRef, BatchState, PlannedStep, enqueue_steps, new_state, tolerance
+from .batch import BatchRef, BatchState, PlannedStep, enqueue_steps, tolerance
 from .chain import Awaited
 from .enqueue import Bound
 from .errors import ConfigError
 from .message import Draft
 from .registry import Registry
 from .run_context import current, refuse_loop
-from .stores.validation import admit_batch
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -143,7 +142,6 @@ class Workflow:
         known = {step.name for step in self._steps}
         if not name or "/" in name or (name in known and not joint):
             raise ConfigError(f"step name {name!r}: expected a text without '/' that no other step has")
-        admit_batch(name, None)
         return (
             name if name not in known else next(n for i in range(2, 10**9) if (n := f"{name}{joint}{i}") not in known)
         )
@@ -152,15 +150,3 @@ class Workflow:
         if step._workflow is not self:
             raise ConfigError(f"step {step.name!r} is of another workflow: a step waits for steps of its own workflow")
         return step
-
-
-def workflow(
-    app: Registry,
-    name: str,
-    key: str | None,
-    on_success: Draft | None,
-    on_complete: Draft | None,
-    on_death: Draft | None,
-) -> Workflow:
-    """See `App.workflow`."""
-    return Workflow(app, new_state(app, name, key, on_success, on_complete, on_death))

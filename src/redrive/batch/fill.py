@@ -30,6 +30,8 @@ TRIES = 100  # how often a commit is tried again because a worker changed the ba
 COMMIT_MAX = 1000  # members that one commit puts
 TX_MAX = 10_000  # members of a batch that is put in a transaction of the caller
 
+Callbacks = tuple[Draft | None, Draft | None, Draft | None]  # on_success, on_complete and on_death
+
 
 class Batch:
     """A batch that is being filled: `enqueue()` puts the drafts that it was given, a `with` block those that `add`
@@ -278,9 +280,7 @@ def batch(
     *,
     name: str,
     key: str | None,
-    on_success: Draft | None,
-    on_complete: Draft | None,
-    on_death: Draft | None,
+    callbacks: Callbacks,
     tolerate: int | str,
     results: bool | Duration,
     labels: Mapping[str, str] | None,
@@ -291,7 +291,7 @@ def batch(
     """See `App.batch`."""
     admit_width(width, 1)
     state = replace(
-        new_state(app, name, key, on_success, on_complete, on_death),
+        new_state(app, name, key, callbacks),
         tolerance=tolerance(tolerate),
         passed=labelled(_results(results), labels) or {},
         stop_if=None if stop_if is None else StopIf.parse(stop_if),
@@ -301,24 +301,13 @@ def batch(
     return Batch(app, drafts, state, key)
 
 
-def new_state(
-    app: Registry,
-    name: str,
-    key: str | None,
-    on_success: Draft | None,
-    on_complete: Draft | None,
-    on_death: Draft | None,
-) -> BatchState:
+def new_state(app: Registry, name: str, key: str | None, callbacks: Callbacks) -> BatchState:
     """Return the state of a new batch. Raises ConfigError for a name or a key that no store takes."""
     admit_batch(name, key)
     now_ms = app.store.now_ms()
-    callbacks = (_callback(on_success), _callback(on_complete), _callback(on_death))
-    return BatchState(id_of(name, key, now_ms), name, now_ms, *callbacks)
-
-
-def _callback(draft: Draft | None) -> Draft | None:
-    """Return the draft of a callback as it is stored: served first, and with an id of its own each time it is due."""
-    return None if draft is None else replace(draft, priority=0, id=None)
+    # served first, and with an id of its own each time it is due
+    success, complete, death = (draft and replace(draft, priority=0, id=None) for draft in callbacks)
+    return BatchState(id_of(name, key, now_ms), name, now_ms, success, complete, death)
 
 
 def tolerance(said: int | str) -> Tolerance:

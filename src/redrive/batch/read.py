@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ from ..errors import Unreadable, Unsupported
 from ..ids import part_id, wholes_of
 from ..message import BatchCounts, Cell, Draft, Filter, Lane, Message
 from ..store import Store
-from ..stores.validation import admit
+from ..stores.validation import admit, admit_batch
 from .parts import NOTHING, STEP_HEADER, Part, Seen, summed
 from .state import BatchPhase, BatchState, cell_of, state_in
 
@@ -146,13 +146,16 @@ def with_parts(store: Store, ids: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*ids, *parts)))
 
 
-def need_counts(store: Store, state: BatchState, drafts: Iterable[Draft] = ()) -> None:
-    """Raise Unsupported if the store keeps no counts of batches, EnqueueError for a callback or draft that it cannot
-    take."""
+def need_counts(store: Store, state: BatchState, steps: Mapping[str, Sequence[Draft]] = {}) -> None:
+    """Raise Unsupported if the store keeps no counts of batches, EnqueueError for a callback or a draft of a step that
+    it cannot take, ConfigError for the name of one."""
     if not (store.traits.batches and store.traits.cells):
         raise Unsupported(
             f"batch {state.name!r}: store {store.traits.name} keeps no counts of batches; put batches into a store on "
             "SQLite, PostgreSQL or Redis, or on SQS with cells="
         )
     callbacks = (state.on_success, state.on_complete, state.on_death)
-    admit((draft for draft in (*callbacks, *drafts) if draft is not None), store.traits)
+    admit([draft for draft in callbacks if draft is not None], store.traits)
+    for name, drafts in steps.items():
+        admit_batch(name, None)
+        admit((replace(draft, batch=part_id(state.id, name)) for draft in drafts), store.traits)

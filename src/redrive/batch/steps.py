@@ -44,8 +44,7 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     """Store the steps and put the messages of those that wait for no other, in one commit but for stored lists of
     drafts, which go before. See `Workflow.enqueue`."""
     store, id = app.store, state.id
-    drafts_of = ((part_id(id, step.name), draft) for step in steps for draft in (step.draft, *step.drafts))
-    need_counts(store, state, (replace(draft, batch=batch) for batch, draft in drafts_of if draft is not None))
+    need_counts(store, state, {step.name: [step.draft] if step.draft else step.drafts for step in steps})
     if any(step.keeps for step in steps) and not store.traits.keeps_done:
         raise Unsupported(
             f"workflow {state.name!r}: a step takes the result of another, and store {store.traits.name} keeps no "
