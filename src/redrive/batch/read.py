@@ -15,7 +15,7 @@ from ..stores.validation import admit, admit_batch
 from .parts import NOTHING, STEP_HEADER, Part, Seen, summed
 from .state import BatchPhase, BatchState, cell_of, state_in
 
-PAGE = 100
+PAGE = 500
 
 
 class WholeBatch(Struct, frozen=True):
@@ -95,14 +95,17 @@ def _seen(
 
 def _edited(store: Store, id: str) -> Message | None:
     """Return the message that an edit put in the place of this step's; None if it is not done, or gone."""
+    done = peeked(store, Lane.DONE, Filter(batch=(id,)))
+    return next((message for message in done if STEP_HEADER in message.headers), None)
+
+
+def peeked(store: Store, lane: Lane | str | None, where: Filter) -> Iterator[Message]:
+    """Yield these messages, page by page. Raises StoreError."""
     cursor: str | None = ""
     while cursor is not None:
-        page = store.peek(Lane.DONE, where=Filter(batch=(id,)), limit=PAGE, cursor=cursor or None)
-        for message in page.messages:
-            if STEP_HEADER in message.headers:
-                return message
+        page = store.peek(lane, where=where, limit=PAGE, cursor=cursor or None)
+        yield from page.messages
         cursor = page.cursor
-    return None
 
 
 def _step(part: Part, counts: BatchCounts) -> Seen:

@@ -20,10 +20,9 @@ from ..registry import Registry
 from ..run_context import refuse_loop
 from ..store import Store
 from .parts import Part, Seen
-from .read import WholeBatch, wholes, with_nested, with_parts
+from .read import PAGE, WholeBatch, peeked, wholes, with_nested, with_parts
 from .state import BatchPhase, BatchState, swap_of
 
-PAGE = 500
 _AFTER_PARTS = "0"  # sorts above "/", which begins the name of a part, and below any other id
 
 
@@ -124,12 +123,7 @@ class BatchRef(Struct, frozen=True):
     def members(self, lane: Lane | str | None = Lane.DEAD) -> Iterator[Message]:
         """Yield the stored members in this lane (None: in every lane), oldest first. Members that are done are not
         stored unless their results are kept. Those of its parts are members, too. Raises StoreError."""
-        cursor: str | None = ""
-        where = Filter(batch=with_parts(self.store, [self.id]))
-        while cursor is not None:
-            page = self.store.peek(lane, where=where, limit=PAGE, cursor=cursor or None)
-            yield from page.messages
-            cursor = page.cursor
+        yield from peeked(self.store, lane, Filter(batch=with_parts(self.store, [self.id])))
 
     def results(self) -> Iterator[tuple[Message, Any]]:
         """Yield each member that is done, the first one first, with what its handler returned, decoded by the return

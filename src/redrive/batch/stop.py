@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from ..audit import Audit
 from ..message import Cancel, Lane, Swap
 from ..store import Store
-from .ref import PAGE, BatchRef
+from .read import PAGE
+from .ref import BatchRef
 from .state import BatchState, cell_of, state_in, swap_of
 
 ACTOR = "redrive"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from ..ids import wholes_of
-from ..message import FailureGroup, Filter, Lane, Message
+from ..message import FailureGroup, Filter, Lane
 from ..store import Store
+from .read import peeked
 
 READ_MAX = 2_000  # most messages of a group that are read
-PAGE = 200
 LIST_MAX = 6_000  # most messages that are read for a list of groups
 
 
@@ -38,18 +39,7 @@ def _counted(store: Store, groups: Sequence[FailureGroup]) -> Iterator[GroupBatc
             yield None
             continue
         where = Filter(fingerprint=group.fingerprint, task=group.task)
-        dead = _first(store, where, most + 1)
+        dead = [*islice(peeked(store, Lane.DEAD, where), most + 1)]
         left = max(0, left - len(dead))
         found = {wholes_of(message.batch)[-1] for message in dead[:most] if message.batch is not None}
         yield GroupBatches(len(found), len(dead) > most)
-
-
-def _first(store: Store, where: Filter, most: int) -> list[Message]:
-    found, cursor = list[Message](), None
-    while len(found) < most:
-        page = store.peek(Lane.DEAD, where=where, limit=min(PAGE, most - len(found)), cursor=cursor)
-        found += page.messages
-        cursor = page.cursor
-        if cursor is None:
-            break
-    return found
