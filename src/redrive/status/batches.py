@@ -19,7 +19,6 @@ READ_MAX = 300  # most batches of each kind that are read for one status: failed
 NAMED_MAX = 20  # partial batches that have a need of their own; one more need counts the rest
 PEEKED = 100  # dead members of a batch that are read to find the largest failure group
 IDLE_MS = 3_600_000  # ms for which a producer adds no member before that is a need
-_PARTIAL, _RUNNING = ("--state", "partial"), ("--state", "running")
 
 
 class Cause(NamedTuple):
@@ -76,14 +75,14 @@ def batch_needs(batches: Sequence[BatchInfo], now_ms: int, causes: Mapping[str, 
     late, partial = _late(batches, now_ms), _partials(batches)
     yield from (_overdue(batch, causes.get(batch.id)) for batch in late[:NAMED_MAX])
     yield from (_partial(batch, causes.get(batch.id)) for batch in partial[:NAMED_MAX])
-    if (more := len(late) - NAMED_MAX) > 0:
-        text, next = f"{more:,} more batch{'es run' if more > 1 else ' runs'} longer than expected", _RUNNING
-        yield Need(area="batches", text=text, next=words("batch", "list", *next), place=("batches",),
-                   query={"state": "running"})  # fmt: skip
-    if (more := len(partial) - NAMED_MAX) > 0:
-        text, next = f"{more:,} more batch{'es are' if more > 1 else ' is'} partial", _PARTIAL
-        yield Need(area="batches", text=text, next=words("batch", "list", *next), place=("batches",),
-                   query={"state": "partial"})  # fmt: skip
+    for some, verbs, what, state in (
+        (late, ("runs", "run"), "longer than expected", "running"),
+        (partial, ("is", "are"), "partial", "partial"),
+    ):
+        if (more := len(some) - NAMED_MAX) > 0:
+            text = f"{more:,} more batch{'es' * (more > 1)} {verbs[more > 1]} {what}"
+            next = words("batch", "list", "--state", state)
+            yield Need(area="batches", text=text, next=next, place=("batches",), query={"state": state})
 
 
 def _late(batches: Sequence[BatchInfo], now_ms: int) -> list[BatchInfo]:
@@ -111,10 +110,7 @@ def _overdue(batch: BatchInfo, cause: Cause | None) -> Need:
     counts = batch.counts
     text = f"batch {batch.name} runs longer than expected: {counts.open:,} of {counts.total:,} members "
     text += f"{'is' if counts.open == 1 else 'are'} open" + (f", {_failed(batch):,} dead" if _failed(batch) else "")
-    return Need(
-        area="batches", text=text + _waits_for(cause), next=words("batch", "show", batch.id), about=f"batch/{batch.id}",
-        place=("batches", batch.id), since_ms=batch.expected_ms,
-    )  # fmt: skip
+    return _need(batch, text + _waits_for(cause), words("batch", "show", batch.id), batch.expected_ms)
 
 
 def _partial(batch: BatchInfo, cause: Cause | None) -> Need:
@@ -124,18 +120,15 @@ def _partial(batch: BatchInfo, cause: Cause | None) -> Need:
     text += f"{'is' if (dead or quarantine) == 1 else 'are'} {'dead' if dead else 'in quarantine'}"
     text += f", {quarantine:,} in quarantine" if dead and quarantine else ""
     lane = () if dead else ("lane:quarantine",)
-    next = words("dlq", "list", f"batch:{batch.id}", *lane)
-    return Need(
-        area="batches", text=text + _waits_for(cause), next=next, about=f"batch/{batch.id}",
-        place=("batches", batch.id),
-    )  # fmt: skip
+    return _need(batch, text + _waits_for(cause), words("dlq", "list", f"batch:{batch.id}", *lane))
 
 
 def _unsealed(batch: BatchInfo) -> Need:
     total = batch.counts.total
     text = f"batch {batch.name} is not sealed after {total:,} member{'s' * (total != 1)}, and its producer adds no more"
-    next = words("batch", "show", batch.id)
-    return Need(
-        area="batches", text=text, next=next, about=f"batch/{batch.id}", place=("batches", batch.id),
-        since_ms=batch.filled_ms,
-    )  # fmt: skip
+    return _need(batch, text, words("batch", "show", batch.id), batch.filled_ms)
+
+
+def _need(batch: BatchInfo, text: str, next: str, since_ms: int | None = None) -> Need:
+    about, place = f"batch/{batch.id}", ("batches", batch.id)
+    return Need(area="batches", text=text, next=next, about=about, place=place, since_ms=since_ms)
