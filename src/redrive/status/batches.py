@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from ..batch import BatchInfo, BatchPhase, infos, roots
+from ..batch import BatchInfo, BatchPhase, infos, roots, with_parts
 from ..message import Filter, Lane
 from ..store import Store
 from .hold import words
@@ -56,7 +56,7 @@ def _causes(store: Store, found: Sequence[BatchInfo]) -> Iterator[tuple[str, Cau
         return
     late, partial = _late(found, store.now_ms()), _partials(found)
     for batch in (*late[:NAMED_MAX], *partial[:NAMED_MAX]):
-        of_batch = Filter(batch=(batch.id, *(part.id for part in batch.parts)))
+        of_batch = Filter(batch=with_parts(store, [batch.id]) if batch.parts else batch.id)
         dead = store.peek(Lane.DEAD, where=of_batch, limit=PEEKED).messages if batch.counts.dead else []
         faults = Counter((m.faults[-1].fingerprint, m.faults[-1].error) for m in dead if m.faults)
         for (fingerprint, error), _ in faults.most_common(1):

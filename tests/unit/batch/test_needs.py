@@ -85,6 +85,15 @@ def test_a_partial_batch_is_a_need_until_its_dead_members_are_redriven_or_given_
     assert app.batch_ref(id).state == "partial" and needs(app) == []  # nothing is left that could be done
 
 
+def test_the_need_of_a_batch_names_the_failure_group_of_a_member_two_levels_below() -> None:
+    app = app_on("memory://")
+    inner = app.batch([app.tasks["push"].draft(-1)], name="inner")
+    app.batch([app.batch([inner], name="middle")], name="outer").enqueue()
+    app.run_worker(drain=True)
+    [need], [group] = needs(app), app.dlq.groups()
+    assert f"it waits for failure group {group.fingerprint}" in need.text
+
+
 def test_a_cancelled_batch_and_one_whose_redrive_runs_are_no_needs() -> None:
     app = app_on("memory://")
     later = app.tasks["push"].using(delay="1h").draft(1)
