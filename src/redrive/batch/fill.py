@@ -212,7 +212,7 @@ class Batch:
 
     def _widen(self, members: Sequence[Draft]) -> tuple[str, ...]:
         """Give the batch's group its width in the queues of these members; return all queues in which it has it."""
-        group, queues = self._state.group, self._state.queues
+        group, queues = self._state.group, self._state.queues if self._state.ended_ms is None else ()
         for queue in dict.fromkeys(member.queue for member in members if group and member.group == group):
             if queue not in queues:
                 self._app.store.configure_group(queue, group, width=self._state.width)

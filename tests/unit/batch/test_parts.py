@@ -139,7 +139,7 @@ def test_nothing_is_left_of_a_workflow_that_was_cancelled(shop: LateShop) -> Non
 
 def test_a_batch_that_is_cancelled_while_it_is_filled_is_forgotten_unless_a_producer_goes_on(shop: LateShop) -> None:
     def begun(key: str) -> Batch:
-        batch = shop.app.batch(name="outer", key=key, **shop.callbacks).__enter__()
+        batch = shop.app.batch(name="outer", key=key, width=2, **shop.callbacks).__enter__()
         batch.add(shop.mail.draft("a"), shop.app.batch([shop.mail.draft("b")], name="inner"))
         batch.ref.cancel(reason="its producer was killed")
         return batch
@@ -147,8 +147,10 @@ def test_a_batch_that_is_cancelled_while_it_is_filled_is_forgotten_unless_a_prod
     left, batch = begun("left"), begun("resumed")
     shop.work()
     assert left.ref.state == "cancelled" and shop.ran == [] and shop.app.store.changed_batches() == []
-    batch.add(shop.mail.draft("c"))
+    batch = shop.app.batch(name="outer", key="resumed", **shop.callbacks).__enter__()
+    batch.add(shop.mail.draft("a"), shop.app.batch([shop.mail.draft("b")], name="inner"), shop.mail.draft("c"))
     batch.seal()
+    assert [group.width for group in shop.app.store.groups("default")] == [2]
     shop.work()
     assert batch.ref.state == "cancelled" and shop.ran == [("mail", "c"), ("complete",)]
     assert {id.partition("/")[0] for id in shop.app.store.batch_ids()} == {left.ref.id, batch.ref.id}
