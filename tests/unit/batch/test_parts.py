@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.batch.test_workflows import ONCE, Shop, adds_up
+from tests.support.orders import ONCE, Shop, adds_up
 
 from redrive import context
 from redrive.batch import Batch, BatchRef
