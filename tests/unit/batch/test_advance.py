@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from redrive.batch.advance import Advance, advance
-from redrive.batch.state import BatchState, Tolerance
+from redrive.batch.parts import Tolerance
+from redrive.batch.state import BatchState
 from redrive.batch.stop_if import StopIf
 from redrive.errors import ConfigError
 from redrive.message import BATCH_HEADER, BATCH_NAME_HEADER, BatchCounts, Draft
