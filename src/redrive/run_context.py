@@ -307,8 +307,8 @@ class RunBatch(Struct, frozen=True, eq=False):
 
     @property
     def counts(self) -> BatchCounts:
-        """The members by what became of them; this message is open. Raises StoreError."""
-        counts: BatchCounts = self._context._task.app.store.batch_counts([self.id])[0]
+        """The members by what became of them, as `BatchRef.counts`; a member is open itself. Raises StoreError."""
+        counts: BatchCounts = self._ref.counts
         return counts
 
     @property

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive import App, Retry, context
+from redrive import App, Context, Retry, context
 from redrive.batch import BatchRef
 from redrive.errors import ConfigError, StoreError
 from redrive.message import Discard, Handle, Lane
@@ -99,6 +99,18 @@ def test_steps_run_in_order_and_take_the_results_of_earlier_ones(shop: Shop) -> 
     assert ref.state == "done" and set(states(ref).values()) == {"done"}
     assert ref.counts.total == ref.counts.done == 6
     assert shop.app.store.changed_batches() == []
+
+
+def test_a_callback_counts_the_members_of_all_parts(shop: Shop) -> None:
+    @shop.app.task(name="shop.report", ctx=True)
+    def report(ctx: Context) -> None:
+        shop.note("report", ctx.batch.counts.total, ctx.batch.counts.done)
+
+    shop.order(1, on_success=report.draft())
+    nested = shop.app.batch([shop.mail.draft("eu")], name="eu")
+    shop.app.batch([nested, shop.mail.draft("own")], name="all", on_success=report.draft()).enqueue()
+    shop.work()
+    assert sorted(what for what in shop.ran if what[0] == "report") == [("report", 2, 2), ("report", 6, 6)]
 
 
 def test_a_step_that_dies_withholds_the_later_ones_until_its_redrive_resumes_the_workflow(shop: Shop) -> None:
