@@ -279,7 +279,8 @@ class App(ReadModel):
         batch unique for its name: a producer that was killed goes on where it stood when it gives the same key and
         drafts again. With `results`, what each member returns is kept for seven days from its end, or for the time
         given ("30d"): `ref.results()`, in callbacks `ctx.batch.results()`. Each member has those of the `labels`
-        that it does not set itself. Raises ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
+        that it does not set itself. Raises ConfigError for invalid values; `enqueue` raises Unsupported on
+        SQS without `cells=` or `triage=`.
         """
         from .batch import batch
 
@@ -308,7 +309,8 @@ class App(ReadModel):
 
         A workflow is a batch whose parts are its steps: it has the same callbacks, states and counts. A step that dies
         is a dead letter; its redrive resumes the workflow. `key` makes a workflow unique for its name. Raises
-        ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
+        ConfigError for invalid values; `enqueue` raises Unsupported on SQS without `cells=` or `triage=`, and there
+        for a step that takes a result.
         """
         from .workflow import workflow
 

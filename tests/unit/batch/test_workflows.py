@@ -113,6 +113,23 @@ def test_a_callback_counts_the_members_of_all_parts(shop: Shop) -> None:
     assert sorted(what for what in shop.ran if what[0] == "report") == [("report", 2, 2), ("report", 6, 6)]
 
 
+def test_messages_add_others_to_their_step_and_later_steps_wait_for_them(shop: Shop) -> None:
+    @shop.app.task(name="shop.plan", ctx=True)
+    def plan(ctx: Context, emails: list[str]) -> None:
+        ctx.batch.add(*(shop.mail.draft(to) for to in emails))
+
+    w = shop.app.workflow(name="news")
+    w.step(shop.close, 1).after(w.step(plan, ["a", "b"]))
+    ref = w.enqueue()
+    shop.bad.add(("mail", "b"))
+    shop.work()
+    assert sorted(shop.ran) == [("mail", "a"), ("mail", "b")] and ref.state == "partial"
+    shop.bad.clear()
+    shop.app.dlq.retry(select="step:shop.plan")
+    shop.work()
+    assert shop.ran[-1] == ("close", 1, "") and ref.state == "done" and ref.counts.done == 4
+
+
 def test_a_step_that_dies_withholds_the_later_ones_until_its_redrive_resumes_the_workflow(shop: Shop) -> None:
     shop.bad = {"book"}
     refs = [shop.order(n, **shop.callbacks) for n in range(20)]
