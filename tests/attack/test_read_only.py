@@ -60,6 +60,7 @@ CHANGES = (
     ["dlq", "discard", "{dead}", "--reason", "x", "--yes"],
     ["dlq", "retry", "{dead}", "--reason", "x"],
     ["job", "cancel", "{waiting}"],
+    ["job", "run", "{waiting}"],
     ["dlq", "note", "{fingerprint}", "x", "--reason", "x"],
     ["dlq", "plan"],
     ["dlq", "export", "{dead}", "-f", "{nowhere}"],

@@ -43,6 +43,7 @@ ACTING = frozenset(
     (
         "alerts mute", "alerts unmute", "top", "web",
         "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "batch cancel", "job cancel",
+        "job run",
         "queue pause",
         "queue purge", "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard",
         "dlq edit", "dlq import",

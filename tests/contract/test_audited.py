@@ -80,6 +80,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "group resume": ("group resume line g --reason r", "resume", "queue/line/group/g"),
     "group width": ("group width crm 3 --reason r", "width", "queue/crm"),
     "job cancel": ("job cancel {waits} --reason r", "cancel", ""),
+    "job run": ("job run {later} --reason r", "run-now", ""),
     "queue pause": ("queue pause crm --reason r", "pause", "queue/crm"),
     "queue purge": ("queue purge default --yes --reason r", "purge", "queue/default"),
     "queue resume": ("queue resume dying --reason r", "resume", "queue/dying"),
@@ -94,7 +95,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "store sweep": ("store sweep", "sweep", "blobs"),
     "workers drain": ("workers drain vm/a --reason r", "drain", "worker/vm/a"),
 }
-NOT_ON_SQS = {"batch cancel", "group resume", "group width", "job cancel", "queue purge", "store sweep"}
+NOT_ON_SQS = {"batch cancel", "group resume", "group width", "job cancel", "job run", "queue purge", "store sweep"}
 _modules = itertools.count()
 
 
@@ -153,7 +154,8 @@ def names(app: App, tmp_path: Path) -> dict[str, str]:
 def prepared(app: App, folder: Path) -> dict[str, str]:
     """Something of everything that can be changed, and what it is called."""
     store, sqs = app.store, not app.store.traits.finds
-    names = {"waits": store.put([Draft(task="push")])[0].id, "file": str(folder / "dead.jsonl")}
+    waits, later = store.put([Draft(task="push"), Draft(task="push", queue="calm", delay_ms=600_000)])
+    names = {"waits": waits.id, "later": later.id, "file": str(folder / "dead.jsonl")}
     app.alerts.mute(dependency="shop", for_="1h", reason="r")
     names |= dict(zip(("dead", "isolated", "gone"), dead(app, 3), strict=True))
     app.dlq.quarantine([names["isolated"]], reason="r")
@@ -214,6 +216,7 @@ def test_a_command_that_changes_something_has_one_entry(
 # What changes something in Python, and its action.
 CALLS: dict[str, tuple[Callable[[App, dict[str, str]], object], str]] = {
     "app.cancel": (lambda app, of: app.cancel(of["waits"], reason="r"), "cancel"),
+    "app.run_now": (lambda app, of: app.run_now(of["later"], reason="r"), "run-now"),
     "dlq.discard": (lambda app, of: app.dlq.discard([of["dead"]], reason="r"), "discard"),
     "dlq.quarantine": (lambda app, of: app.dlq.quarantine([of["dead"]], reason="r"), "quarantine"),
     "dlq.readmit": (lambda app, of: app.dlq.readmit([of["isolated"]], reason="r"), "readmit"),
@@ -248,11 +251,12 @@ CALLS: dict[str, tuple[Callable[[App, dict[str, str]], object], str]] = {
     "drain_worker": (lambda app, of: app.drain_worker("vm/a", reason="r"), "drain"),
     "purge": (lambda app, of: purge(app.store, "default", actor=user(), reason="r"), "purge"),
 }
+NEED_A_LIST = {"app.cancel", "app.run_now", "set_width", "resume_group", "purge"}  # or groups: not on SQS
 ENGINES = ["memory", "sqlite", "postgres", "redis", "sqs"]
 
 
 @pytest.mark.turns(3)
-@pytest.mark.parametrize(("engine", "name"), on(ENGINES, CALLS, {"app.cancel", "set_width", "resume_group", "purge"}))
+@pytest.mark.parametrize(("engine", "name"), on(ENGINES, CALLS, NEED_A_LIST))
 def test_a_call_that_changes_something_has_one_entry(name: str, app: App, names: dict[str, str]) -> None:
     act, action = CALLS[name]
     before = sum(1 for _ in Audit(app.store))
@@ -269,6 +273,8 @@ def test_what_came_to_nothing_is_not_listed(app: App, names: dict[str, str]) -> 
     assert app.cancel(names["dead"]) == "too_late" and app.cancel("0199f3a1-0000-7000-8000-000000000000") == "unknown"
     assert [*Audit(app.store)] == before
     assert Audit(app.store).verify().entries == len(before) + 4, "but it stays in the chain"
+    assert [answer.result for answer in app.run_now(names["dead"], names["waits"])] == ["too_late", "due"]
+    assert [*Audit(app.store)] == before
 
 
 @pytest.mark.parametrize(

@@ -74,9 +74,8 @@ def test_the_examples_of_help_run(shop: Shop, line: str) -> None:
     for begin, prepare in PREPARED.items():
         if line.startswith(begin):
             prepare(shop)
-    given = {"job cancel": {"ID": shop.names["WAITING"]}}.get(" ".join(line.split()[:2]), {"ID": shop.names["DEAD"]})
-    for name, id in given.items():
-        line = line.replace(name, id)
+    waits = line.startswith(("job cancel", "job run"))
+    line = line.replace("ID", shop.names["WAITING" if waits else "DEAD"])
     said = shop.line(line + (" --dry-run" if line.startswith("deliver") else ""))
     assert said.code == (1 if line.startswith(FINDING) else 0), said.err
 

@@ -40,7 +40,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "alerts": "Mute alerts about a queue or a dependency for a while.",
         "upcoming": "Show what comes due in the next minutes, hour and day.",
         "slo": "Show the objectives of tasks and queues, and their error budgets.",
-        "job": "Show, list and cancel messages.",
+        "job": "Show, list, run and cancel messages.",
         "queue": "List, pause, resume and purge queues.",
         "batch": "List and show batches of messages that are waited for together; cancel one.",
         "workflow": "Show the steps of a workflow, with the members of each.",

@@ -70,7 +70,7 @@ class Reasons:
             yield self._misfit(message, unknown)
         ahead = message.due_ms is not None and message.due_ms > self.now_ms
         if message.parked and not ahead and message.group is not None:
-            yield self._group(message.queue, message.group)
+            yield from self._group(message.queue, message.group)
         if message.task in (self._app.tasks if self._app is not None else ()):
             for rule in controls(self._app, message.task, message.queue):
                 key = flow.key_of(rule, message)
@@ -302,17 +302,18 @@ class Reasons:
         next = words("workers")
         return Hold(kind="release", by=message.task, text=text, next=next, queue=message.queue)
 
-    def _group(self, queue: str, name: str) -> Hold:
+    def _group(self, queue: str, name: str) -> Iterator[Hold]:
+        """Yield the hold of the group, unless it has a free place: then the next claim lets the message in."""
         if queue not in self._groups:
             self._groups[queue] = {group.name: group for group in self._store.groups(queue)}
         group = self._groups[queue].get(name)
         if group is not None and group.blocked_by is not None:
             text = f"group {name} waits behind a dead message, {group.blocked_by}"
             next = words("dlq", "show", group.blocked_by)
-            return Hold(kind="group", by=name, text=text, next=next, needs_person=True, queue=queue)
-        taken = "is busy" if group is None else f"has {group.taken:,} of {group.width:,} places taken"
-        text = f"group {name} of queue {queue} {taken}"
-        return Hold(kind="group", by=name, text=text, next=words("group", "list", queue), queue=queue)
+            yield Hold(kind="group", by=name, text=text, next=next, needs_person=True, queue=queue)
+        elif group is not None and group.taken >= group.width:
+            text = f"group {name} of queue {queue} has {group.taken:,} of {group.width:,} places taken"
+            yield Hold(kind="group", by=name, text=text, next=words("group", "list", queue), queue=queue)
 
 
 def _once(holds: Iterable[Hold]) -> Iterator[Hold]:

@@ -93,6 +93,7 @@ ACTIONS = (
     Action("export", P.VIEW_BODIES, "export:export"),
     Action("plan-picked", P.REDRIVE, "messages:plan_picked"),
     Action("retry", P.RETRY, "messages:retry"),
+    Action("run-now", P.RETRY, "messages:run_now"),
     Action("cancel", P.DISCARD, "messages:cancel"),
     Action("discard", P.DISCARD, "messages:discard"),
     Action("quarantine", P.DISCARD, "messages:quarantine"),

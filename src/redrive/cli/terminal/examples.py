@@ -22,6 +22,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "job": ("job list --state dead --since 6h",),
     "job show": ("job show ID", 'job show ID --body --reveal --reason "whose account?"'),
     "job list": ("job list --queue crm --state scheduled", "job list --since 6h -o jsonl"),
+    "job run": ('job run ID --reason "their API is up again"',),
     "job cancel": ('job cancel ID --reason "ordered twice"',),
     "queue": ("queue list",),
     "queue list": ("queue list", "queue list -o json"),
