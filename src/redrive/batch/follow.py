@@ -16,6 +16,7 @@ from ..store import Store
 from . import repeats
 from .advance import Advance, advance
 from .read import WholeBatch, wholes
+from .redriving import ends_again, redriving
 from .state import KEPT_MS, BatchState, stored_drafts, swap_of
 from .stop import stop
 
@@ -83,7 +84,8 @@ def _advance(app: BatchApp, ids: Sequence[str], complain: Complain, settled: dic
 def _due(store: Store, whole: WholeBatch, complain: Complain) -> Due | None:
     """Return what a batch calls for; None for nothing."""
     assert whole.state is not None
-    made = advance(whole.state, whole.own, store.now_ms(), whole.parts)
+    more = ends_again(whole) and redriving(store)
+    made = advance(whole.state, whole.own, store.now_ms(), whole.parts, more=more)
     feeding = next((part for part in made.state.parts if part.feeds), None)
     if feeding is None:
         return None if made.state == whole.state else Due(whole, made)
@@ -136,7 +138,7 @@ def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:
         return None
     if whole.state is not None:
         ended = whole.state.ended_ms is not None
-        if not whole.state.sealed or whole.state.is_stopping:
+        if not whole.state.sealed or whole.state.is_stopping or ends_again(whole):
             return None
     else:
         known = {} if above is None or above.state is None else {part.name: part.done for part in above.state.parts}

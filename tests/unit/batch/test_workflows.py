@@ -323,6 +323,12 @@ def test_a_nested_batch_is_refused_in_a_transaction_and_under_a_name_twice(shop:
         shop.app.batch([shop.app.batch([], name="n/m")], name="outer").enqueue()
 
 
+def test_what_is_neither_a_draft_nor_a_batch_is_refused(shop: Shop) -> None:
+    batch: Any = shop.app.batch([shop.app.workflow(name="w")], name="outer")  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="is no draft and no batch"):
+        batch.enqueue()
+
+
 # -- kills
 
 
