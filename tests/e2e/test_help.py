@@ -139,11 +139,16 @@ def _batched(shop: Shop) -> None:
         shop.names["BATCH"] = app.batch([Draft(task="crm.push", delay_ms=10**8)], name="sync").enqueue().id
 
 
+def _held(shop: Shop) -> None:
+    assert shop.line("task pause crm.push --reason r").code == 0
+
+
 PREPARED: dict[str, Callable[[Shop], None]] = {
     "batch": _batched,
     "workflow": _batched,
     "alerts unmute": _muted,
     "group resume": _blocked,
+    "task resume": _held,
     "run resume": _paused,
     "run approve": _approving,
     "dlq auto crm": _redriving,

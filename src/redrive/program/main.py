@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "slo": "Show the objectives of tasks and queues, and their error budgets.",
         "job": "Show, list, run and cancel messages.",
         "queue": "List, pause, resume and purge queues.",
+        "task": "List tasks; pause and resume single ones.",
         "batch": "List and show batches of messages that are waited for together; cancel one.",
         "workflow": "Show the steps of a workflow, with the members of each.",
         "group": "List groups, set their widths, resume blocked ones.",

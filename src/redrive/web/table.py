@@ -116,6 +116,8 @@ ACTIONS = (
     Action("run-schedule", P.RETRY, "schedules:run_now"),
     Action("pause-schedule", P.PAUSE, "schedules:pause"),
     Action("resume-schedule", P.PAUSE, "schedules:resume"),
+    Action("pause-task", P.PAUSE, "tasks:pause"),
+    Action("resume-task", P.PAUSE, "tasks:resume"),
     Action("drain-worker", P.ADMIN, "workers:drain"),
     Action("export-audit", P.ADMIN, "audit:export"),
 )
