@@ -1,7 +1,9 @@
-"""An invoice for each customer, each night, once: `python examples/nightly_invoices.py [CUSTOMERS]`
+"""An invoice for each customer, each night, once, and a report: `python examples/nightly_invoices.py [CUSTOMERS]`
 
-A schedule enqueues one message at two o'clock in Berlin, and that one an invoice for each customer. An invoice has an
-idempotency key of customer and night: when somebody runs a night again by hand, nobody is billed twice.
+A schedule enqueues one message at two o'clock in Berlin, and that one a batch for the night, with a nested batch for
+each country. One customer of a country may fail; the report comes once all countries are done, with the sum of what the
+invoices returned. The batch has the night as its key: when somebody runs a night again by hand, nothing is put twice.
+An invoice has an idempotency key, too: a worker that is killed after the commit makes no second bill.
 """
 
 import sqlite3
@@ -9,8 +11,10 @@ import sys
 from datetime import UTC, datetime
 
 from redrive import App, Backoff, Context, Idempotency, Reject, Retry
+from redrive.batch import Batch
 
 app = App("sqlite:///invoices.db")
+COUNTRIES = ["at", "de"]
 
 
 @app.task(
@@ -19,25 +23,44 @@ app = App("sqlite:///invoices.db")
     retry=Retry(max_attempts=5, backoff=Backoff("20ms")),
     idempotency=Idempotency(key=lambda customer, night: f"{customer}/{night}", keep="60d"),
 )
-def invoice(ctx: Context, customer: str, night: str) -> None:
+def invoice(ctx: Context, customer: str, night: str) -> int:
     if customer == "customer-013":
         raise Reject(f"{customer} has no address")
     if customer.endswith("7") and ctx.attempt == 1:
         raise ConnectionError("the printer does not answer")
+    amount = 100
     connection = sqlite3.connect("invoices.db", timeout=10)
     try:
         with connection:
             connection.execute("INSERT INTO billed VALUES (?, ?)", [customer, night])
-            ctx.complete(None, tx=connection)  # the invoice and its key are one commit
+            ctx.complete(amount, tx=connection)  # the invoice and its key are one commit
     finally:
         connection.close()
+    return amount
+
+
+@app.task(name="invoices.report", ctx=True)
+def report(ctx: Context, night: str) -> None:
+    amount = sum(result for _, result in ctx.batch.results())
+    print(f"{night}: {ctx.batch.counts.done} invoices over {amount} EUR, {ctx.batch.counts.dead} left out")
 
 
 @app.periodic("0 2 * * *", tz="Europe/Berlin")
-@app.task(name="invoices.nightly", ctx=True)
-def nightly(ctx: Context, tick: datetime) -> None:
-    for number in range(customers):
-        ctx.enqueue(invoice.using(group=f"customer-{number}"), f"customer-{number:03}", f"{tick:%Y-%m-%d}")
+@app.task(name="invoices.nightly")
+def nightly(tick: datetime) -> None:
+    night = f"{tick:%Y-%m-%d}"
+    app.batch(
+        (of_country(country, night) for country in COUNTRIES),
+        name="invoices",
+        key=night,
+        on_success=report.draft(night),
+    ).enqueue()
+
+
+def of_country(country: str, night: str) -> Batch:
+    numbers = range(COUNTRIES.index(country), customers, len(COUNTRIES))
+    drafts = (invoice.draft(f"customer-{number:03}", night) for number in numbers)
+    return app.batch(drafts, name=country, tolerate=1, results=True)
 
 
 def main() -> None:

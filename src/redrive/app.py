@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # not imported at run time, to start faster
     from .batch import Batch, BatchInfo, BatchRef
     from .observe.alerts import Alert
     from .schedule import Schedule, Scheduler
+    from .status import RunNow
     from .worker import MakeService, Worker
     from .worker.middleware import Opener
     from .workflow import Workflow
@@ -279,7 +280,8 @@ class App(ReadModel):
         batch unique for its name: a producer that was killed goes on where it stood when it gives the same key and
         drafts again. With `results`, what each member returns is kept for seven days from its end, or for the time
         given ("30d"): `ref.results()`, in callbacks `ctx.batch.results()`. Each member has those of the `labels`
-        that it does not set itself. Raises ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
+        that it does not set itself. Raises ConfigError for invalid values; `enqueue` raises Unsupported on
+        SQS without `cells=` or `triage=`.
         """
         from .batch import batch
 
@@ -307,7 +309,8 @@ class App(ReadModel):
 
         A workflow is a batch whose parts are its steps: it has the same callbacks, states and counts. A step that dies
         is a dead letter; its redrive resumes the workflow. `key` makes a workflow unique for its name. Raises
-        ConfigError for invalid values; `enqueue` raises Unsupported on SQS.
+        ConfigError for invalid values; `enqueue` raises Unsupported on SQS without `cells=` or `triage=`, and there
+        for a step that takes a result.
         """
         from .batch import new_state
         from .workflow import Workflow
@@ -346,6 +349,15 @@ class App(ReadModel):
         from .triage.pauses import cancel
 
         return cancel(self.store, [id], kill=kill, actor=actor, reason=reason)[0].value
+
+    def run_now(self, *ids: str, reason: str = "", actor: str | None = None) -> list[RunNow]:
+        """Make messages due that wait for their time: after a failure, by a delay or a schedule. Attempts and history
+        stay. Returns for each id `due`, `held` (by a pause, a group or flow control, which stay), `running`,
+        `too_late` (it is dead or done) or `unknown`. One commit with its entry in the audit log. Raises ConfigError,
+        StoreError, and Unsupported on SQS, which cannot change the delay of a message."""
+        from .status import run_now
+
+        return run_now(self.store, self, ids, actor=actor, reason=reason)
 
     def body(self, message: Message) -> bytes:
         """Return the message's body as enqueued, also from blob storage. Raises Unreadable, BlobsUnavailable."""

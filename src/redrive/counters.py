@@ -46,7 +46,7 @@ _WORDS = {
     DEAD: _REASONS,
     QUARANTINED: _REASONS,
     CRASHES: ("signal", "exit", "hung", "timeout", "memory", "lease"),
-    DEFERRAL_MS: ("breaker", "cool-down", "ramp", "budget", "limit", "concurrency", "idempotency"),
+    DEFERRAL_MS: ("breaker", "cool-down", "ramp", "budget", "limit", "concurrency", "idempotency", "pause"),
 }
 
 

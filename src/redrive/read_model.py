@@ -11,10 +11,12 @@ if TYPE_CHECKING:  # not imported at run time, to start faster
     from .audit import Audit
     from .history import History, SloStatus
     from .observe.muting import Muting
+    from .paused_task import PausedTask
     from .presence import WorkerInfo
     from .status import Status, Upcoming
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
+    from .triage.task_pauses import TaskState
 
 
 class ReadModel(Registry):
@@ -68,6 +70,31 @@ class ReadModel(Registry):
         from .triage.draining import drain_worker
 
         drain_worker(self.store, name, reason=reason, actor=actor)
+
+    def pause_task(
+        self, name: str, *, reason: str, for_: Duration | None = None, actor: str | None = None
+    ) -> PausedTask:
+        """Let no worker claim messages of this task, or of all tasks that a pattern such as `crm.*` matches, for
+        `for_`, or (None) until `resume_task`. Workers follow within two seconds. What they have claimed and not begun
+        goes back to its place, without an attempt; what runs, runs on. A later pause of the same name replaces it. One
+        commit with its entry in the audit log; `actor` defaults to user@host. Raises ConfigError (also for a name close
+        to that of a task), StoreError; Unsupported on SQS, where claims cannot leave out a task."""
+        from .triage.task_pauses import pause_task
+
+        return pause_task(self.store, self, name, reason=reason, for_=for_, actor=actor)
+
+    def resume_task(self, name: str, *, reason: str = "", actor: str | None = None) -> TaskState:
+        """End the pause of this name or pattern. Returns the task's state: a pattern may still hold it. Raises
+        ConfigError without such a pause, and StoreError."""
+        from .triage.task_pauses import resume_task
+
+        return resume_task(self.store, self, name, reason=reason, actor=actor)
+
+    def task_state(self, name: str) -> TaskState:
+        """Return the state of a task: its queue, and the pause that holds it. Raises StoreError."""
+        from .triage.task_pauses import task_state
+
+        return task_state(self.store, self, name)
 
     def history(
         self,

@@ -309,7 +309,7 @@ class RunBatch(Struct, frozen=True, eq=False):
 
     @property
     def counts(self) -> BatchCounts:
-        """The members by what became of them; this message is open. Raises StoreError."""
+        """The members by what became of them, as `BatchRef.counts`; a member is open itself. Raises StoreError."""
         counts: BatchCounts = self._ref(self.id).counts
         return counts
 

@@ -40,6 +40,7 @@ from redrive.stores.upkeep import upgrade
 ASK = ClaimRequest("default", 10, 30_000, worker="w")
 LOOKS_OF_PEOPLE = (
     ["queue", "list"],
+    ["task", "list"],
     ["upcoming"],
     ["dlq", "list"],
     ["dlq", "groups"],
@@ -57,9 +58,11 @@ LOOKS_OF_PEOPLE = (
 CHANGES = (
     ["enqueue", "t", "{}"],
     ["queue", "pause", "default", "--reason", "x"],
+    ["task", "pause", "t", "--reason", "x"],
     ["dlq", "discard", "{dead}", "--reason", "x", "--yes"],
     ["dlq", "retry", "{dead}", "--reason", "x"],
     ["job", "cancel", "{waiting}"],
+    ["job", "run", "{waiting}"],
     ["dlq", "note", "{fingerprint}", "x", "--reason", "x"],
     ["dlq", "plan"],
     ["dlq", "export", "{dead}", "-f", "{nowhere}"],

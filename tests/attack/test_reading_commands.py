@@ -43,12 +43,13 @@ ACTING = frozenset(
     (
         "alerts mute", "alerts unmute", "top", "web",
         "init", "demo", "deliver", "celery", "worker", "scheduler", "enqueue", "batch cancel", "job cancel",
+        "job run",
         "queue pause",
         "queue purge", "queue resume", "group resume", "group width", "flow set", "dlq apply", "dlq discard",
         "dlq edit", "dlq import",
         "dlq ingest", "dlq move", "dlq mute", "dlq note", "dlq own", "dlq quarantine", "dlq readmit", "dlq retry",
         "run approve", "run cancel", "run pause", "run resume", "run undo", "schedule pause", "schedule resume",
-        "schedule run", "workers drain",
+        "schedule run", "task pause", "task resume", "workers drain",
         "metrics serve", "aws package", "aws template", "keys new", "store sweep", "store upgrade",
     )
 )  # fmt: skip
@@ -97,6 +98,7 @@ class Scene:
         self.run = plan.id
         app = App("memory://")  # the batch of another app on the same store
         app._store = self.store
+        app.pause_task("crm.push", reason=SAID, actor=TAG)
         self.batch = app.batch([self.draft(delay_ms=10**8)], name=SAID, on_success=self.draft()).enqueue().id
         self.resting = (self.dead, self.poison, self.damaged)
         self.arguments = {
@@ -115,6 +117,7 @@ class Scene:
             "run show": [[self.run]],
             "run failures": [[self.run]],
             "run watch": [[self.run, "--timeout", "1ms"]],
+            "task show": [["crm.push"]],
             "watch": [["--once"]],
         }
 

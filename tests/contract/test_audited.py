@@ -50,7 +50,7 @@ CHANGES_NOTHING = {
     "policy list", "policy preview", "queue list", "run failures", "run list", "run show", "run watch", "schedule list",
     "schedule next", "scheduler", "schema export", "status", "store check", "store doctor", "store info", "store sql",
     "store upgrade", "top", "version", "worker", "workers list", "doctor", "history", "slo", "upcoming", "watch",
-    "workflow show",
+    "task list", "task show", "workflow show",
     "web",
 }  # fmt: skip
 IN_SQS = {"dlq ingest", "dlq move"}  # tests/aws/test_sqs_triage.py holds these
@@ -80,6 +80,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "group resume": ("group resume line g --reason r", "resume", "queue/line/group/g"),
     "group width": ("group width crm 3 --reason r", "width", "queue/crm"),
     "job cancel": ("job cancel {waits} --reason r", "cancel", ""),
+    "job run": ("job run {later} --reason r", "run-now", ""),
     "queue pause": ("queue pause crm --reason r", "pause", "queue/crm"),
     "queue purge": ("queue purge default --yes --reason r", "purge", "queue/default"),
     "queue resume": ("queue resume dying --reason r", "resume", "queue/dying"),
@@ -92,9 +93,21 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "schedule resume": ("schedule resume push --reason r", "resume", "schedule/push"),
     "schedule run": ("schedule run push --reason r", "run", "schedule/push"),
     "store sweep": ("store sweep", "sweep", "blobs"),
+    "task pause": ("task pause pu* --for 1h --reason r", "task-pause", "task/pu*"),
+    "task resume": ("task resume held --reason r", "task-resume", "task/held"),
     "workers drain": ("workers drain vm/a --reason r", "drain", "worker/vm/a"),
 }
-NOT_ON_SQS = {"batch cancel", "group resume", "group width", "job cancel", "queue purge", "store sweep"}
+NOT_ON_SQS = {
+    "batch cancel",
+    "group resume",
+    "group width",
+    "job cancel",
+    "job run",
+    "queue purge",
+    "store sweep",
+    "task pause",
+    "task resume",
+}
 _modules = itertools.count()
 
 
@@ -153,7 +166,8 @@ def names(app: App, tmp_path: Path) -> dict[str, str]:
 def prepared(app: App, folder: Path) -> dict[str, str]:
     """Something of everything that can be changed, and what it is called."""
     store, sqs = app.store, not app.store.traits.finds
-    names = {"waits": store.put([Draft(task="push")])[0].id, "file": str(folder / "dead.jsonl")}
+    waits, later = store.put([Draft(task="push"), Draft(task="push", queue="calm", delay_ms=600_000)])
+    names = {"waits": waits.id, "later": later.id, "file": str(folder / "dead.jsonl")}
     app.alerts.mute(dependency="shop", for_="1h", reason="r")
     names |= dict(zip(("dead", "isolated", "gone"), dead(app, 3), strict=True))
     app.dlq.quarantine([names["isolated"]], reason="r")
@@ -170,6 +184,7 @@ def prepared(app: App, folder: Path) -> dict[str, str]:
     app.dlq.run(names["paused"]).pause()
     store.put([], swaps=machine.swaps(store, None, Machine(scope="queue/crm"), []))
     if not sqs:
+        app.pause_task("held", reason="r")
         names["batch"] = app.batch([Draft(task="push", queue="later", delay_ms=10**8)], name="sync").enqueue().id
         store.configure("line", group_order=GroupOrder.STRICT, on_dead=OnDead.BLOCK)
         dead(app, 1, queue="line", group="g")
@@ -214,6 +229,7 @@ def test_a_command_that_changes_something_has_one_entry(
 # What changes something in Python, and its action.
 CALLS: dict[str, tuple[Callable[[App, dict[str, str]], object], str]] = {
     "app.cancel": (lambda app, of: app.cancel(of["waits"], reason="r"), "cancel"),
+    "app.run_now": (lambda app, of: app.run_now(of["later"], reason="r"), "run-now"),
     "dlq.discard": (lambda app, of: app.dlq.discard([of["dead"]], reason="r"), "discard"),
     "dlq.quarantine": (lambda app, of: app.dlq.quarantine([of["dead"]], reason="r"), "quarantine"),
     "dlq.readmit": (lambda app, of: app.dlq.readmit([of["isolated"]], reason="r"), "readmit"),
@@ -246,13 +262,18 @@ CALLS: dict[str, tuple[Callable[[App, dict[str, str]], object], str]] = {
     "set_width": (lambda app, of: set_width(app.store, "crm", None, 3, reason="r"), "width"),
     "resume_group": (lambda app, of: resume_group(app.store, "line", "g", reason="r"), "resume"),
     "drain_worker": (lambda app, of: app.drain_worker("vm/a", reason="r"), "drain"),
+    "app.pause_task": (lambda app, of: app.pause_task("push", reason="r"), "task-pause"),
+    "app.resume_task": (lambda app, of: app.resume_task("held", reason="r"), "task-resume"),
     "purge": (lambda app, of: purge(app.store, "default", actor=user(), reason="r"), "purge"),
 }
+NO_CALLS_ON_SQS = {
+    "app.cancel", "app.pause_task", "app.resume_task", "app.run_now", "purge", "resume_group", "set_width",
+}  # fmt: skip
 ENGINES = ["memory", "sqlite", "postgres", "redis", "sqs"]
 
 
 @pytest.mark.turns(3)
-@pytest.mark.parametrize(("engine", "name"), on(ENGINES, CALLS, {"app.cancel", "set_width", "resume_group", "purge"}))
+@pytest.mark.parametrize(("engine", "name"), on(ENGINES, CALLS, NO_CALLS_ON_SQS))
 def test_a_call_that_changes_something_has_one_entry(name: str, app: App, names: dict[str, str]) -> None:
     act, action = CALLS[name]
     before = sum(1 for _ in Audit(app.store))
@@ -269,6 +290,8 @@ def test_what_came_to_nothing_is_not_listed(app: App, names: dict[str, str]) -> 
     assert app.cancel(names["dead"]) == "too_late" and app.cancel("0199f3a1-0000-7000-8000-000000000000") == "unknown"
     assert [*Audit(app.store)] == before
     assert Audit(app.store).verify().entries == len(before) + 4, "but it stays in the chain"
+    assert [answer.result for answer in app.run_now(names["dead"], names["waits"])] == ["too_late", "due"]
+    assert [*Audit(app.store)] == before
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from redrive.errors import Conflict
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
+    Cancel,
     ClaimRequest,
     DeadLetter,
     Decision,
@@ -29,6 +30,7 @@ from redrive.message import (
     Draft,
     GroupOrder,
     Handle,
+    Hasten,
     Isolate,
     Keep,
     Lane,
@@ -445,3 +447,58 @@ def test_verdicts_race_with_workers_and_with_each_other(stores: list[Store]) -> 
     left = stores[0].peek(None, limit=1000).messages
     assert len({m.id for m in left}) == len(left) == len(drafts) - removed[0]
     assert {m.id: m.redrives for m in left} == {m.id: driven[m.id] for m in left}
+
+
+def test_what_is_hastened_beside_claims_cancels_and_pauses_runs_once_a_claim(stores: list[Store]) -> None:
+    """A message far in the future is claimed only after a hasten, each time under a fence of its own; it ends once, and
+    what is cancelled is not claimed again."""
+    stores[0].configure("lines", group_order=GroupOrder.STRICT)
+    far_ms = 3_600_000
+    drafts = [
+        draft(queue=q, group=f"g{n % 5}" if n % 2 else None, delay_ms=far_ms)
+        for n in range(80)
+        for q in ("lines", "plain")
+    ]
+    ids = [one.id for one in stores[0].put(drafts)]
+    ended, lock = threading.Event(), threading.Lock()
+    fences, over, hastened = Counter[tuple[str, int]](), Counter[str](), Counter[str]()
+
+    def hasten(seed: int) -> None:
+        rng, store = random.Random(seed), stores[seed % 2]
+        while not ended.is_set():
+            seen = [m for m in store.find(rng.sample(ids, 40)) if m is not None and m.lane is Lane.READY]
+            for message, word in zip(seen, store.triage([m.handle for m in seen], Hasten()), strict=True):
+                with lock:
+                    hastened[message.id] += word
+
+    def work(seed: int) -> None:
+        rng, store = random.Random(seed), stores[seed % 2]
+        while not ended.is_set():
+            found = store.exchange([], [ClaimRequest(q, 7, 60_000, worker=f"w{seed}") for q in ("plain", "lines")])
+            ends = [rng.choice((Ack(), RetryAt(store.now_ms() + far_ms))) for _ in found.deliveries]
+            with lock:
+                fences.update((d.message.id, d.message.fence) for d in found.deliveries)
+                assert not any(over[d.message.id] for d in found.deliveries)
+            pairs = zip(found.deliveries, ends, strict=True)
+            words = store.exchange([Settlement(d.receipt, end) for d, end in pairs], []).settled
+            with lock:
+                for delivery, end, word in zip(found.deliveries, ends, words, strict=True):
+                    assert word is not Settled.STALE
+                    over[delivery.message.id] += isinstance(end, Ack) or word is Settled.CANCELLED
+            if sum(over.values()) == len(ids):
+                ended.set()
+
+    def steer() -> None:
+        rng, store = random.Random(9), stores[1]
+        while not ended.is_set():
+            queue, id = rng.choice(("lines", "plain")), rng.choice(ids)
+            store.configure(queue, paused=True)
+            store.configure(queue, paused=False)
+            with lock:  # else it could be claimed between the cancel and the note of it
+                word = store.cancel([id])[0] if rng.random() < 0.1 else None
+                over[id] += word is Cancel.CANCELLED
+
+    in_threads(lambda: hasten(1), lambda: hasten(2), lambda: work(3), lambda: work(4), steer)
+    assert set(fences.values()) == {1}
+    assert all(count == 1 for id, count in over.items() if id in ids) and len(over) == len(ids)
+    assert all(hastened[id] for id, _ in fences)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,8 @@ from redrive.message import Ack, ClaimRequest, DeadLetter, RetryAt, Settlement, 
 from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, WorkerInfo, read_workers
 from redrive.status import Reasons
 from redrive.status import Status as Found
+from redrive.stores.memory.store import MemoryStore
+from redrive.testing import ManualClock
 from redrive.triage import pauses
 from redrive.triage.redrive.records import RunState, RunStatus, read_state, state_cell
 
@@ -105,7 +107,7 @@ def test_a_breaker_that_is_held_open_is_seen_with_and_without_messages(app: App)
     app.scheduler().step()
     app.flow.open("crm.example", reason="their status page", actor="ann")
     (hold,) = app.status().holds
-    assert (hold.kind, hold.by, hold.count, hold.needs_person) == ("breaker", "crm.example", 0, True)
+    assert (hold.kind, hold.by, hold.count, hold.needs_person) == ("breaker", "crm.example", 0, False)
     assert "held open by" in hold.text and hold.text.endswith("their status page")
     id = put(app, "crm")
     (hold,) = app.status().holds
@@ -173,11 +175,15 @@ def test_a_worker_that_is_gone_holds_no_more_what_others_took_over(app: App) -> 
     assert (info.held, [message.id for message in info.messages]) == (1, [taken[2].message.id])
 
 
-def test_what_needs_a_person_says_since_when_who_and_why_what_matters_most_first(app: App) -> None:
+def test_what_needs_a_person_says_since_when_who_and_why_what_matters_most_first(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redrive.status.hold.FORCED_MS", 0)
     app.scheduler().step()
     app.dependency("bank", breaker=Breaker())
     app.flow.close("bank", reason="they say it is up", actor="ann")
     pauses.pause(app.store, "bulk", actor="bob", reason="until the import is over")
+    app.pause_task("crm.*", reason="CRM migration", actor="eve")
     put(app, "mail")
     put(app, "dying")
     (delivery,) = app.store.exchange([], [ClaimRequest("dying", 1, 60_000)]).deliveries
@@ -187,9 +193,11 @@ def test_what_needs_a_person_says_since_when_who_and_why_what_matters_most_first
         ("page", "held", "queue/mail", ("queues", "mail")),
         ("ticket", "failures", "", ("groups",)),
         ("note", "held", "queue/bulk", ("queues", "bulk")),
+        ("note", "held", "task/crm.*", ("policies",)),
         ("note", "held", "flow/bank", ("flow", "bank")),
     ]
-    paused, closed = needs[2:]
+    paused, held, closed = needs[2:]
+    assert (held.text, held.next) == ("tasks crm.* are paused by eve: CRM migration", "task resume 'crm.*'")
     assert (paused.actor, paused.reason) == ("bob", "until the import is over")
     assert (closed.actor, closed.reason) == ("ann", "they say it is up")
     assert "held closed by ann: they say it is up" in closed.text and "--breaker auto" in closed.next
@@ -197,6 +205,7 @@ def test_what_needs_a_person_says_since_when_who_and_why_what_matters_most_first
     assert all(need.since_ms is not None and now_ms - 60_000 < need.since_ms <= now_ms for need in (paused, closed))
     app.flow.auto("bank", reason="it is", actor="ann")
     pauses.resume(app.store, "bulk", actor="bob")
+    app.resume_task("crm.*", actor="eve")
     assert [need.severity for need in app.status().needs] == ["page", "ticket"]
 
 
@@ -228,14 +237,46 @@ def test_a_hold_of_a_breaker_ends_by_itself(app: App, word: str, after: str) -> 
     assert not [need for need in app.status().needs if need.about == "flow/bank"]
 
 
-@pytest.mark.parametrize("word", ["open", "close"])
-def test_a_need_that_somebody_bounded_says_when_it_ends(app: App, word: str) -> None:
-    app.dependency("bank", breaker=Breaker())
-    held = getattr(app.flow, word)("bank", reason="a look", actor="ann", for_="15m")
-    (need,) = [need for need in app.status().needs if need.about == "flow/bank"]
-    assert (need.until_ms, need.since_ms) == (held.until_ms, held.since_ms)
-    assert need.line(held.since_ms).endswith("; ends by itself in 15m"), "and nothing of a time that is zero"
-    assert need.line(held.since_ms + 61_000).endswith("; for 1m1s; ends by itself in 13m59s")
+def force_pause(app: App, time: str | None) -> None:
+    pauses.pause(app.store, "crm", reason="a look", actor="ann")
+
+
+def force_task(app: App, time: str | None) -> None:
+    app.pause_task("push", reason="a look", actor="ann", for_=time)
+
+
+def force_open(app: App, time: str | None) -> None:
+    app.flow.open("bank", reason="a look", actor="ann", for_=time)
+
+
+def force_closed(app: App, time: str | None) -> None:
+    app.flow.close("bank", reason="a look", actor="ann", for_=time)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("force", [force_pause, force_task, force_open, force_closed])
+def test_what_a_person_forced_is_a_need_after_a_quarter_of_an_hour_unless_it_ends_by_itself(
+    force: Callable[[App, str | None], None], waits: bool
+) -> None:
+    for span in (None,) if force is force_pause else (None, "2h"):
+        clock = ManualClock()
+        app = App(store=MemoryStore(clock))
+        app.dependency("bank", breaker=Breaker())
+        app.task(name="push", queue="crm", dependency="bank")(lambda: None)
+        force(app, span)
+        clock.advance(15 * 60 - 1)
+        if waits:
+            app.store.put([Draft(task="push", queue="crm")])
+        assert app.status().ok
+        clock.advance(1)
+        needs = app.status().needs
+        assert [(need.area, need.actor, need.reason) for need in needs] == [("held", "ann", "a look")] * (span is None)
+        assert all("resume" in need.next or "--breaker auto" in need.next for need in needs)
+        assert all("by ann: a look" in need.text and "; for 15m" in need.line(app.store.now_ms()) for need in needs)
+        holds = [hold for hold in app.status().holds if hold.actor]
+        assert [hold.needs_person for hold in holds] == [span is None] * (force is not force_closed)
+        clock.advance(2 * 3600)
+        assert span is None or [hold for hold in app.status().holds if hold.actor] == []
 
 
 def test_a_run_that_stopped_or_waits_for_somebody_is_a_need(app: App) -> None:

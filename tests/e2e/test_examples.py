@@ -1,4 +1,4 @@
-"""The examples of flow control do what they say, against the loopback endpoint that comes with them."""
+"""The examples do what they say, some against the loopback endpoint that comes with them."""
 
 import re
 import sys
@@ -43,6 +43,7 @@ def test_cuts_of_a_video_go_through_its_pipeline_in_order_and_one_that_cannot_ho
     assert done.stdout.splitlines() == [
         "12 videos: 11 have both cuts published, all steps in order",
         "held, with 1 behind it: video-1, cut 2: the file is no video",
+        "all are through: 93 steps done, 1 discarded",
         "video-1 ends with (1, 'publish'); 0 dead, 0 waiting",
     ]
     assert "failed and runs again" in done.stderr and "the transcoder restarts" in done.stderr
@@ -54,10 +55,25 @@ def test_each_customer_gets_one_invoice_a_night_though_a_night_is_run_again_and_
 ) -> None:
     done = run(tmp_path, sys.executable, str(EXAMPLES / "nightly_invoices.py"), "30")
     assert done.stdout.splitlines() == [
+        "2026-03-28: 29 invoices over 2900 EUR, 1 left out",
+        "2026-03-29: 29 invoices over 2900 EUR, 1 left out",
         "at 02:00 +0100 and 03:00 +0200: 58 invoices of 29 customers",
-        "3 dead: customer-013 has no address",
+        "2 dead: customer-013 has no address",
     ]
     assert "failed and runs again" in done.stderr and "the printer does not answer" in done.stderr
+
+
+@pytest.mark.slow
+def test_orders_that_an_outage_stopped_are_resumed_and_those_that_were_rejected_are_undone_once(
+    tmp_path: Path,
+) -> None:
+    done = run(tmp_path, sys.executable, str(EXAMPLES / "order_saga.py"), "20")
+    assert done.stdout.splitlines() == [
+        "the carrier is down: 4 × order cancelled, 16 × order partial, 4 × undo done",
+        "the carrier is back: 4 × order cancelled, 16 × order done, 4 × undo done",
+        "16 booked, 20 charged, 4 refunded, 4 released, 20 reserved",
+    ]
+    assert "the carrier does not go there" in done.stderr
 
 
 @pytest.mark.slow

@@ -74,9 +74,8 @@ def test_the_examples_of_help_run(shop: Shop, line: str) -> None:
     for begin, prepare in PREPARED.items():
         if line.startswith(begin):
             prepare(shop)
-    given = {"job cancel": {"ID": shop.names["WAITING"]}}.get(" ".join(line.split()[:2]), {"ID": shop.names["DEAD"]})
-    for name, id in given.items():
-        line = line.replace(name, id)
+    waits = line.startswith(("job cancel", "job run"))
+    line = line.replace("ID", shop.names["WAITING" if waits else "DEAD"])
     said = shop.line(line + (" --dry-run" if line.startswith("deliver") else ""))
     assert said.code == (1 if line.startswith(FINDING) else 0), said.err
 
@@ -140,11 +139,16 @@ def _batched(shop: Shop) -> None:
         shop.names["BATCH"] = app.batch([Draft(task="crm.push", delay_ms=10**8)], name="sync").enqueue().id
 
 
+def _held(shop: Shop) -> None:
+    assert shop.line("task pause crm.push --reason r").code == 0
+
+
 PREPARED: dict[str, Callable[[Shop], None]] = {
     "batch": _batched,
     "workflow": _batched,
     "alerts unmute": _muted,
     "group resume": _blocked,
+    "task resume": _held,
     "run resume": _paused,
     "run approve": _approving,
     "dlq auto crm": _redriving,

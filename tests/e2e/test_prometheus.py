@@ -49,6 +49,7 @@ async def later() -> None: ...
 async def feed() -> None:
     await app.aenqueue_many([push.draft(n) for n in range(200)])
     await later.using(delay="5m").aenqueue()
+    await app.batch([later.using(delay="5m").draft()], name="nightly").aenqueue()
 """
 
 

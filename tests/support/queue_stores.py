@@ -31,6 +31,7 @@ from redrive.message import (
     Group,
     GroupOrder,
     Handle,
+    Hasten,
     Keep,
     Lane,
     LeaseStatus,
@@ -244,6 +245,8 @@ class QueueLikeStore(Store):
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        if isinstance(verdict, Hasten):
+            raise Unsupported("what waits cannot be made due here")
         return self._rest.triage(handles, verdict, swaps=swaps)
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:

@@ -466,6 +466,7 @@ def looking() -> None:
         assert_type((job.state, message.state_at(0)), tuple[str, str])
         job.state()  # type: ignore[operator]
     assert_type(app.cancel("id"), str)
+    assert_type(app.run_now("id", "other", reason="r")[0].result, str)
     assert_type(redrive.context(), Context)
     [put] = app.store.put([Draft(task="t", queue="q", body=b"\x00", content="raw")])
     assert_type(put, PutResult)

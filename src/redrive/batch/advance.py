@@ -27,14 +27,16 @@ class Advance(Struct, frozen=True):
     stop: bool = False
 
 
-def advance(state: BatchState, own: BatchCounts, now_ms: int, parts: Mapping[str, Seen] = NOTHING) -> Advance:
+def advance(
+    state: BatchState, own: BatchCounts, now_ms: int, parts: Mapping[str, Seen] = NOTHING, *, more: bool = False
+) -> Advance:
     """Decide what a batch in this state calls for, given the counts of its own members, and its parts as read.
 
     A step begins once the steps before it are done. on_death is due at the first death of an episode. Once the batch is
     sealed and nothing is open, the episode ends: on_complete is due. on_success is due once ever, at an end of an
     episode, or when a discard leaves no more failed members than are tolerated; each part must be done. A redriven
-    member opens the next episode. `stop_if` holds in the first episode, as the members of a later one were redriven by
-    a person.
+    member opens the next episode, which does not end while there is `more` of a redrive to come. `stop_if` holds in the
+    first episode, as the members of a later one were redriven by a person.
     """
     due: list[tuple[Draft | None, int]] = []  # each with its episode
     steps: list[Draft] = []
@@ -47,7 +49,7 @@ def advance(state: BatchState, own: BatchCounts, now_ms: int, parts: Mapping[str
         due.append((state.on_death, state.episode))
     if state.sealed and state.completions == 0 and state.stop_if is not None and state.stop_if.is_reached(counts):
         state = replace(state, stopping=True)
-    is_over = not steps and not state.is_open(own, parts)
+    is_over = not steps and not more and not state.is_open(own, parts)
     if state.sealed and is_over:
         if state.completions == 0 or counts.opened > state.opened:
             state = replace(

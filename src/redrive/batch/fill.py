@@ -160,8 +160,12 @@ class Batch:
     def _take(self, member: Draft | Batch) -> None:
         if isinstance(member, Batch):
             self._nest(member)
-        else:
+        elif isinstance(member, Draft):
             self._take_draft(member)
+        else:
+            raise ConfigError(
+                f"batch {self._state.name!r}: {member!r:.100} is no draft and no batch: give task.draft(…)"
+            )
 
     def _nest(self, batch: Batch) -> None:
         """Put what is buffered with the state that names the nested batch; then fill that."""

@@ -16,6 +16,7 @@ from ..store import Store
 from . import repeats
 from .advance import Advance, advance
 from .read import WholeBatch, wholes
+from .redriving import ends_again, redriving
 from .state import KEPT_MS, BatchState, stored_drafts, swap_of
 from .stop import stop
 
@@ -88,7 +89,8 @@ def _due(store: Store, whole: WholeBatch) -> Due | None:
         raise Unreadable(whole.why)
     if whole.state is None:
         return None
-    made = advance(whole.state, whole.own, store.now_ms(), whole.parts)
+    more = ends_again(whole) and redriving(store)
+    made = advance(whole.state, whole.own, store.now_ms(), whole.parts, more=more)
     feeding = made.state.feeding
     if feeding is None:
         return None if made.state == whole.state else Due(whole, made)
@@ -144,7 +146,7 @@ def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:
     whole, *rest = (settled.get(one) for one in wholes_of(id))
     if whole is None or whole.own == BatchCounts() or (whole.state is not None and whole.state.is_stopping):
         return None
-    if any(one is None or (one.state is not None and one.state.is_filled) for one in (whole, *rest)):
+    if any(one is None or (one.state is not None and one.state.is_filled) or ends_again(one) for one in (whole, *rest)):
         return None
     above, name = rest[0] if rest else None, id.rpartition("/")[2]
     ended = whole.state is None or whole.state.ended_ms is not None

@@ -38,6 +38,8 @@ _SAFE = re.compile(r"[A-Za-z0-9_.@/+][A-Za-z0-9_.@/+-]*")  # names that a shell 
 _BY_OPTION = {"queue": "queues", "queues": "queues", "task": "tasks", "of_lines": "tasks", "fingerprint": "failures"}
 _BY_ARGUMENT = {
     ("queue", "names"): "queues",
+    ("task", "name"): "tasks",
+    ("task", "names"): "tasks",
     ("flow", "name"): "dependencies",
     ("schedule", "name"): "schedules",
     ("schedule", "names"): "schedules",

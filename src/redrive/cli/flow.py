@@ -116,7 +116,7 @@ def set_(
     Or end what flow control started: a cool-down, a ramp, or a spent budget.
 
     Try `--breaker auto` first: then the breaker opens and closes by how calls end. A breaker that is held closed
-    protects nothing. `redrive status` names it until it is released.
+    protects nothing. After 15 minutes `redrive status` names what is held without --for, until it is released.
 
     While it is open, no worker calls the dependency, waiting messages lose no attempt, and other tasks continue. Once
     it is closed, waiting messages are let go in a ramp, as always. Workers follow within a quarter of a second. The

@@ -1,4 +1,4 @@
-"""`redrive job`: show, list and cancel messages."""
+"""`redrive job`: show, list, run and cancel messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..message import ABSENT, Cancel, Filter, Lane, Message
 from ..present.commands import onward, typed
 from ..present.failure import DONE, FAILED, PARTIAL, Failure
 from ..present.formats import timestamp
-from ..present.holds import holds_text
+from ..present.holds import hold_record, holds_text
 from ..present.messages import body_json, message_row, running_record
 from ..present.story import story
 from ..triage.select.match import Candidate, matches
@@ -53,7 +53,7 @@ _COLUMNS = (
 
 @click.group(cls=Subcommands)
 def job() -> None:
-    """Show, list and cancel messages."""
+    """Show, list, run and cancel messages."""
 
 
 body_option = click.option("--body", is_flag=True, help="show a body from blob storage, instead of its reference")
@@ -178,6 +178,42 @@ def _walk(opened: OpenedStore, lane: Lane | None, where: Filter) -> Iterator[Mes
         cursor = page.cursor
         if cursor is None:
             return
+
+
+@job.command()
+@click.argument("ids", nargs=-1, required=True, metavar="ID…")
+@signature(required=False)
+@at_store()
+def run(opened: OpenedStore, out: Output, ids: tuple[str, ...], actor: str | None, reason: str) -> int:
+    """Make messages due now that wait for their time: after a failure, by a delay or a schedule.
+
+    Prints for each: due, held (by a pause, a group or flow control, which stay), running, too_late (it is dead or done)
+    or unknown. Attempts and history stay. Exit 5 if some are neither due nor running, 1 if none is.
+    """
+    from ..status import run_now
+
+    ids = tuple(message_id(opened, id) for id in ids)
+    answers = run_now(opened.store, opened.app, ids, actor=actor, reason=reason)
+    rows = [
+        {
+            "id": answer.id,
+            "result": answer.result,
+            "was_due_at": timestamp(answer.was_due_ms),
+            "text": answer.text,
+            "held": [hold_record(hold) for hold in answer.holds],
+        }
+        for answer in answers
+    ]
+    out.rows(rows, (Column("id"), Column("result"), Column("text", shrinks=True)), id="id", limit=0)
+    results = {answer.result for answer in answers}
+    if results == {"unknown"}:
+        raise Failure("no message was made due: none has that id", answers[0].text, onward("job list"), FAILED)
+    if held := next((answer.holds[0] for answer in answers if answer.holds and answer.holds[0].next), None):
+        note(f"held: {onward(held.next)}")
+    if "too_late" in results:
+        note(f"at rest: {onward('dlq retry ID')} sends dead ones back")
+    went = sum(answer.result in ("due", "running") for answer in answers)
+    return DONE if went == len(ids) else PARTIAL if went else FAILED
 
 
 @job.command()

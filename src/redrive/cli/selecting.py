@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,9 +14,10 @@ from click.core import ParameterSource
 
 from ..errors import ConfigError, Misread
 from ..ids import is_id
-from ..message import Filter, Ids, Lane
+from ..message import Filter, Ids, Lane, Message
 from ..present.commands import again, command, completed, corrected, onward, program, typed
 from ..present.failure import DONE, FAILED, PARTIAL, REASON, REFUSED, USAGE, Failure
+from ..present.holds import holds_text
 from ..redact import one_line, redact
 from ..triage.actions import ActionResult
 from ..triage.lookup import message_ids, run_ids
@@ -215,6 +216,17 @@ def write_result(
     if done.unknown:
         parts.append(f"{len(done.unknown):,} unknown")
     text = "; ".join(parts)
+    waits = _waiting(opened, done.changed) if did == "retried" and matching is None else []
+    if waits:
+        from ..status import Reasons
+
+        what = f"{left:,} of {left + len(done):,} messages were not retried: {len(waits):,} wait and are not dead"
+        if left + len(done) == 1:
+            what = f"message {waits[0].id} was not retried: it waits and is not dead"
+        why = holds_text(Reasons(opened.store, opened.app).of(waits[0]), opened.store.now_ms())
+        later = [typed(m.id) for m in waits if (m.due_ms or 0) > opened.store.now_ms()]
+        next = f"job run {' '.join(later[:10])}" if later else f"job show {typed(waits[0].id)}"
+        raise Failure(what, why, onward(next), PARTIAL if len(done) else FAILED)
     if matching is None and left:
         total = left + len(done)
         what = f"{left:,} of {total:,} messages were not {did}"
@@ -229,3 +241,10 @@ def write_result(
         raise Failure(what, text, onward(shown), PARTIAL if len(done) else FAILED)
     note(text)
     return DONE
+
+
+def _waiting(opened: OpenedStore, ids: Sequence[str]) -> list[Message]:
+    """Return those of the messages that wait and that this store can make due."""
+    if not opened.store.traits.hastens:
+        return []
+    return [m for m in opened.store.find(ids) if m is not None and m.lane is Lane.READY]

@@ -276,11 +276,14 @@ def used_of(d: Dependency, message: Message) -> tuple[str, ...]:
 
 
 def _passes(message: Message, now_ms: int) -> tuple[str, ...]:
-    """Return the passes granted when the message was deferred, without those that are too old."""
+    """Return the passes granted when the message was deferred, without those that are too old. Before the time that
+    they are for, as when a person made the message due, only a token of a retry budget counts: it was paid."""
     deferral = message.deferral
     if deferral is None:
         return ()
     late_ms = now_ms - deferral.at_ms
+    if late_ms < -SLOT_LATE_MS:
+        return _only(deferral.passes, "budget")
     if late_ms <= SLOT_LATE_MS:
         return deferral.passes
     return _only(deferral.passes, *_KEPT) if late_ms <= LATE_MS else _only(deferral.passes, "ramp")

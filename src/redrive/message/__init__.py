@@ -6,6 +6,7 @@ All are frozen. Times are integer milliseconds of the store's clock (Unix epoch)
 from __future__ import annotations
 
 from .exchange import (
+    RUNS_CELL,
     SKIP_LOOKED,
     UNREADABLE,
     Ack,
@@ -96,6 +97,7 @@ __all__ = [
     "PRIORITIES",
     "RAW",
     "RESTING",
+    "RUNS_CELL",
     "SEALED",
     "SKIP_LOOKED",
     "TREND_MS",

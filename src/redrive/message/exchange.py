@@ -139,6 +139,9 @@ class Quarantine(Struct, frozen=True, gc=False):
 Decision = Ack | RetryAt | DeadLetter | Quarantine
 
 
+RUNS_CELL = "runs"  # the cell that names the open redrive runs
+
+
 class Swap(Struct, frozen=True, gc=False):
     """Set cell `key` to `value` if its version is still `version` (0: it must not exist). The value None deletes the
     cell; `ttl_ms=None` means no expiry."""

@@ -79,10 +79,11 @@ class PutResult(Struct, frozen=True):
 
 
 class Deferral(Struct, frozen=True):
-    """Why flow control defers a message, for people to read, and the permits granted to it for the deferred time.
+    """Why flow control, or a pause of its task, defers a message, for people to read, and the permits granted to it for
+    the deferred time.
 
-    `why`: breaker, cool-down, ramp, budget, limit, concurrency, idempotency; `by` names the dependency, queue or task.
-    `passes`: permits granted for the time `at_ms`, each by the name of its control; opaque to other code.
+    `why`: breaker, cool-down, ramp, budget, limit, concurrency, idempotency, pause; `by` names the dependency, queue or
+    task. `passes`: permits granted for the time `at_ms`, each by the name of its control; opaque to other code.
     """
 
     why: str

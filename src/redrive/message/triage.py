@@ -270,7 +270,8 @@ class Before(Struct, frozen=True):
 
 
 class Hasten(Struct, frozen=True):
-    """Make a waiting (ready) message due now. In a group it joins the group's line, unless it is in line already."""
+    """Make a waiting (ready) message due now; nothing else of it changes. One that is due keeps its due time. In
+    a group it joins the line, unless it is in line already; in a paused queue it stays held."""
 
 
 Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace | Hasten

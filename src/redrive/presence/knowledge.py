@@ -106,6 +106,14 @@ class Knowledge:
             if release is not None:
                 self._releases[digest] = release
 
+    @classmethod
+    def tasks(cls, store: Store) -> set[str]:
+        """Return the names of all tasks that living workers know. Raises StoreError."""
+        known = cls(store)
+        known.read()
+        alive = (each for digest, each in known._releases.items() if known.is_alive(known._renewals[digest]))
+        return {name for release in alive for name in release.tasks}
+
     def known_ms(
         self, queue: str, task: str, version: int, arguments: Sequence[str] = (), above: int | None = None
     ) -> int | None:

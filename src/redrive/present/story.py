@@ -168,6 +168,8 @@ def next_commands(record: MessageRecord, out: StoryReader) -> Iterator[str]:
         case "quarantine":
             yield onward(f"dlq readmit {id} --reason 'it is fixed'")
         case "ready" | "scheduled" | "leased":
+            if _waits_for_its_time(record):
+                yield onward(f"job run {id}")
             run = record.get("running") or {"isolated": False}
             yield onward(f"job cancel {id}" + (" --kill" if run["isolated"] and record["cancel_requested"] else ""))
         case _:
@@ -176,6 +178,12 @@ def next_commands(record: MessageRecord, out: StoryReader) -> Iterator[str]:
         yield onward(f"batch show {typed(record['batch'])}")
     if not out.verbose:
         yield onward(f"{'dlq' if record['state'] in ('dead', 'quarantine') else 'job'} show {id} -v")
+
+
+def _waits_for_its_time(record: MessageRecord) -> bool:
+    """Return True if a message waits for its due time alone, and can be made due: a record alone is of SQS."""
+    first = record["held"][0]["kind"] if record["held"] else ""
+    return record["state"] == "scheduled" and first in ("retry", "delay", "spread") and not record.get("known")
 
 
 def _value(name: str, value: Any, out: StoryReader) -> Iterator[str]:

@@ -3,6 +3,7 @@
 `reasons.py` finds what holds a message back; every command that explains a wait prints what it returns. `flow.py` and
 `timing.py` are its parts for dependencies and for times. `read.py` builds the `Status` that `app.status()` returns;
 `needs.py` (what needs a person), `batches.py` and `workers.py` are its parts. `running.py` says where messages run.
+`hurry.py` makes messages due by hand, and answers with what holds them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from ..schedule.lateness import ScheduleStatus, schedule_statuses
 from .batches import read_batches
 from .hold import Hold
+from .hurry import RunNow, run_now, told
 from .read import read_status
 from .reasons import Reasons
 from .record import Need, QueueStatus, Status
@@ -25,6 +27,7 @@ __all__ = [
     "Need",
     "QueueStatus",
     "Reasons",
+    "RunNow",
     "Running",
     "ScheduleStatus",
     "Status",
@@ -35,8 +38,10 @@ __all__ = [
     "read_batches",
     "read_status",
     "read_upcoming",
+    "run_now",
     "running_of",
     "schedule_statuses",
+    "told",
     "worked",
     "worker_reports",
 ]

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from .. import paused_task
 from ..flow import dependency as flow
 from ..message import UNREADABLE, Cell, decoded
 from ..observe import muting
@@ -48,6 +49,7 @@ def _kinds(store: Store) -> Iterator[Kinds]:
         rules.RULES: dict[str, rules.Rule],
         machine.INDEX: list[str],
         muting.CELL: dict[str, muting.Mute],
+        paused_task.CELL: dict[str, paused_task.PausedTask],
         schedulers.CELL: dict[str, int],
         NAMES: list[str],
     }

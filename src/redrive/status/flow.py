@@ -13,7 +13,7 @@ from ..flow.dependency import Dependency, DependencyState
 from ..message import Message
 from ..worker.flow.local_state import QUEUE, RATE, TASK, is_rate
 from ..worker.flow.transitions import Transition
-from .hold import Hold, words
+from .hold import Hold, is_forgotten, words
 
 TransitionReader = Callable[[str], Sequence[Transition]]  # NAME or NAME/KEY to its latest transitions
 
@@ -65,9 +65,10 @@ def _breaker(
         text = f"the breaker of {about} is held open{by}"
         actor, reason = ("", "") if last is None else (last.actor, last.reason)
         until_ms = state.held_until_ms or None
+        forgotten = is_forgotten(since_ms, until_ms, now_ms)
         yield Hold(
-            kind="breaker", by=about, text=text, until_ms=until_ms, next=release, needs_person=True, since_ms=since_ms,
-            actor=actor, reason=reason,
+            kind="breaker", by=about, text=text, until_ms=until_ms, next=release, needs_person=forgotten,
+            since_ms=since_ms, actor=actor, reason=reason,
         )  # fmt: skip
     elif word == "open":
         last = _newest(history(about))
@@ -96,10 +97,12 @@ def deferral_hold(message: Message) -> Hold | None:
         "cool-down": f"{by} asked to be left alone (Retry-After)",
         "breaker": f"the breaker of {by} was open",
         "ramp": f"{by} is back, and what waited is let go slowly",
+        "pause": f"task {by} was paused",
         "idempotency": "another message with its idempotency key is running",
     }
     text = texts.get(kind, f"put off by {kind}" + (f" of {by}" if by else ""))
-    next = words("flow", "show", held.by) if held.by and kind != "idempotency" else words("job", "show", message.id)
+    named = held.by and kind not in ("idempotency", "pause")
+    next = words("flow", "show", held.by) if named else words("job", "show", message.id)
     return Hold(kind=kind, by=by, text=text, until_ms=message.due_ms, next=next, queue=message.queue, count=1)
 
 

@@ -19,11 +19,20 @@ _ENDS = {
 }
 
 
+FORCED_MS = 15 * 60_000  # ms after which what a person forced without an end needs a person
+
+
+def is_forgotten(since_ms: int | None, until_ms: int | None, now_ms: int) -> bool:
+    """Return True if a person forced something so long ago that it may be forgotten, and it does not end by itself."""
+    return until_ms is None and (since_ms is None or now_ms - since_ms >= FORCED_MS)
+
+
 class Hold(Struct, frozen=True, kw_only=True):
     """One reason why messages do not run now.
 
-    `kind`: pause, no_task, release, no_key, group, breaker, cool-down, budget, rate, ramp, concurrency, idempotency,
-    retry, spread, delay, turn, outbox or no_worker. `by` names the dependency, queue, task or group that holds them.
+    `kind`: pause, task_pause, no_task, release, no_key, group, breaker, cool-down, budget, rate, ramp, concurrency,
+    idempotency, retry, spread, delay, turn, outbox or no_worker. `by` names the dependency, queue, task, pattern of
+    tasks, or group that holds them.
     `until_ms` is when it ends by itself, if known. `next` is the command to type next, without the program's name.
     `count` is how many of the messages that were read it holds; `queue` is their queue, if all are in one. `since_ms`
     is when it began, if known; `actor` and `reason` are set if a person caused it.

@@ -12,7 +12,7 @@ from ..triage.auto.machine import Machine
 from ..triage.controls import Control
 from ..triage.redrive.run import RunView
 from .batches import Cause, batch_needs
-from .hold import Hold, words
+from .hold import Hold, is_forgotten, words
 from .reasons import LOOKED
 from .record import NOTE, PAGE, TICKET, Need, Status
 
@@ -48,7 +48,7 @@ def needs_of(seen: NeedSources) -> tuple[Need, ...]:
         *batch_needs(seen.batches, status.at_ms, seen.causes),
         *_schedules(status, seen.app),
         *_runs(seen.runs, status.at_ms),
-        *_overrides(seen.forced),
+        *_overrides(seen.forced, status.at_ms),
     ]
     return tuple(sorted(needs, key=lambda need: _RANKS[need.severity]))
 
@@ -70,10 +70,11 @@ def _objectives(objectives: Iterable[SloStatus]) -> Iterator[Need]:
 
 
 def _holds(status: Status) -> Iterator[Need]:
-    """Yield needs for holds that a person has to end, and for open breakers: one for all keys of a dependency."""
+    """Yield needs for holds that a person has to end, and for open breakers: one for all keys of a dependency. Those
+    that a person forced are none for a while (`is_forgotten`)."""
     open_ones: dict[str, list[Hold]] = {}
     for hold in status.holds:
-        if hold.kind == "breaker" and not hold.needs_person and hold.until_ms is not None:
+        if hold.kind == "breaker" and not (hold.needs_person or hold.actor) and hold.until_ms is not None:
             open_ones.setdefault(hold.by.partition("/")[0], []).append(hold)
         elif hold.needs_person:
             yield _need_of(hold)
@@ -121,6 +122,8 @@ def _object(hold: Hold) -> tuple[str, tuple[str, ...], Mapping[str, str]]:
             return f"flow/{hold.by}", ("flow", name), {"key": key} if key else {}
         case "pause" | "no_worker" | "group":
             return f"queue/{hold.queue or hold.by}", ("queues", hold.queue or hold.by), {}
+        case "task_pause":
+            return f"task/{hold.by}", ("policies",), {"task": hold.by}
         case "no_task" | "no_key":
             return f"task/{hold.by}", ("messages",), {"task": hold.by, "state": "any"}
         case _ if not hold.queue:
@@ -211,9 +214,11 @@ def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
         )  # fmt: skip
 
 
-def _overrides(controls: Iterable[Control]) -> Iterator[Need]:
-    """Yield needs for breakers that a person keeps closed, as they protect nothing."""
+def _overrides(controls: Iterable[Control], now_ms: int) -> Iterator[Need]:
+    """Yield needs for breakers that a person keeps closed and may have forgotten, as they protect nothing."""
     for control in controls:
+        if not is_forgotten(control.since_ms, control.until_ms, now_ms):
+            continue
         last = next((each for each in reversed(control.transitions) if each.actor), None)
         actor, reason = ("", "") if last is None else (last.actor, last.reason)
         text = f"the breaker of {control.name} is held closed" + (f" by {actor}: {reason}" if actor else "")

@@ -28,6 +28,7 @@ HOLDS_MAX = 100  # the most holds of one kind
 _MORE = {
     "no_worker": "no worker runs {:,} more queues, and messages are due there",
     "pause": "{:,} more queues are paused",
+    "task_pause": "{:,} more tasks or patterns of tasks are paused",
     "group": "{:,} more groups wait",
 }
 RUNS_MAX = 100
@@ -91,11 +92,14 @@ def _order(queue: QueueStatus) -> tuple[float, int, str]:
 
 
 def _holds(queues: tuple[QueueStatus, ...], controls: Sequence[Control], reasons: Reasons) -> tuple[Hold, ...]:
-    """Return the holds of the queues' messages, and those of stopped dependencies for which no message waits now."""
+    """Return the holds of the queues' messages, and of stopped dependencies and paused tasks without any."""
     holds = _all(queues)
     known = {(hold.kind, hold.by) for hold in holds}
     idle = [control for control in controls if _is_stopped(control)]
-    rest = reasons.of_redrive((), (), [control.name for control in idle])
+    rest = [
+        *reasons.of_redrive((), (), [control.name for control in idle]),
+        *map(reasons.task_hold, reasons.task_pauses.values()),
+    ]
     return (*holds, *(hold for hold in rest if (hold.kind, hold.by) not in known))
 
 

@@ -13,6 +13,7 @@ from ..errors import PlanRefused
 from ..flow import dependency as flow
 from ..flow.dependency import Dependency, DependencyState
 from ..message import Counts, Filter, Group, Lane, Message
+from ..paused_task import PausedTask, pause_of
 from ..presence import WorkerInfo
 from ..presence.knowledge import Knowledge
 from ..registry import Registry
@@ -20,10 +21,11 @@ from ..store import Store
 from ..triage.pauses import Pause, paused_by
 from ..triage.redrive.records import CHUNK, Plan, read_chunk
 from ..triage.redrive.run import RunView
+from ..triage.task_pauses import read_pauses
 from ..worker.flow.local_state import controls
 from ..worker.flow.transitions import Transition, read
 from .flow import flow_holds
-from .hold import Hold, words
+from .hold import Hold, is_forgotten, words
 from .timing import IDLE_MS, due_hold, no_worker, outbox_hold, time_hold
 from .workers import worked, worker_reports
 
@@ -60,6 +62,9 @@ class Reasons:
     def _of(self, message: Message) -> Iterator[Hold]:
         if message.queue in self._paused:
             yield self._pause(message.queue)
+        paused = pause_of(self.task_pauses, message.task, self.now_ms)
+        if paused is not None:
+            yield self.task_hold(paused)
         unknown = self._unknown(message)
         if unknown is not None and self._is_known_elsewhere(message, unknown):
             yield self._release(message)
@@ -70,7 +75,7 @@ class Reasons:
             yield self._misfit(message, unknown)
         ahead = message.due_ms is not None and message.due_ms > self.now_ms
         if message.parked and not ahead and message.group is not None:
-            yield self._group(message.queue, message.group)
+            yield from self._group(message.queue, message.group)
         if message.task in (self._app.tasks if self._app is not None else ()):
             for rule in controls(self._app, message.task, message.queue):
                 key = flow.key_of(rule, message)
@@ -179,6 +184,8 @@ class Reasons:
             if queue in self._paused:
                 _add(holds, self._pause(queue))
         for task in wanted:
+            if (paused := pause_of(self.task_pauses, task, self.now_ms)) is not None:
+                _add(holds, self.task_hold(paused))
             if self._app is not None and self._app.tasks and task not in self._app.tasks:
                 _add(holds, self._unknown_task(task))
         rules = {rule.name: rule for task in wanted for queue in named for rule in self._rules(task, queue)}
@@ -251,6 +258,11 @@ class Reasons:
     def _paused_by(self) -> Mapping[str, Pause]:
         return paused_by(self._store, sorted(self._paused))
 
+    @cached_property
+    def task_pauses(self) -> Mapping[str, PausedTask]:
+        """The pauses of tasks, by name or pattern. Raises StoreError."""
+        return read_pauses(self._store)
+
     def _rules(self, task: str, queue: str) -> tuple[Dependency, ...]:
         return controls(self._app, task, queue) if self._app is not None else ()
 
@@ -277,9 +289,19 @@ class Reasons:
         if by is not None:
             text += f" by {by.actor}" + (f": {by.reason}" if by.reason else "")
         return Hold(
-            kind="pause", by=queue, text=text, next=words("queue", "resume", queue), needs_person=True, queue=queue,
+            kind="pause", by=queue, text=text, next=words("queue", "resume", queue), queue=queue,
+            needs_person=is_forgotten(None if by is None else by.at_ms, None, self.now_ms),
             since_ms=None if by is None else by.at_ms, actor="" if by is None else by.actor,
             reason="" if by is None else by.reason,
+        )  # fmt: skip
+
+    def task_hold(self, pause: PausedTask) -> Hold:
+        """Return the hold of the tasks that a person paused."""
+        text = f"tasks {pause.name} are paused" if pause.is_pattern else f"task {pause.name} is paused"
+        return Hold(
+            kind="task_pause", by=pause.name, text=f"{text} by {pause.by}: {pause.reason}", until_ms=pause.until_ms,
+            next=words("task", "resume", pause.name), since_ms=pause.at_ms, actor=pause.by, reason=pause.reason,
+            needs_person=is_forgotten(pause.at_ms, pause.until_ms, self.now_ms),
         )  # fmt: skip
 
     @property
@@ -302,17 +324,18 @@ class Reasons:
         next = words("workers")
         return Hold(kind="release", by=message.task, text=text, next=next, queue=message.queue)
 
-    def _group(self, queue: str, name: str) -> Hold:
+    def _group(self, queue: str, name: str) -> Iterator[Hold]:
+        """Yield the hold of the group, unless it has a free place: then the next claim lets the message in."""
         if queue not in self._groups:
             self._groups[queue] = {group.name: group for group in self._store.groups(queue)}
         group = self._groups[queue].get(name)
         if group is not None and group.blocked_by is not None:
             text = f"group {name} waits behind a dead message, {group.blocked_by}"
             next = words("dlq", "show", group.blocked_by)
-            return Hold(kind="group", by=name, text=text, next=next, needs_person=True, queue=queue)
-        taken = "is busy" if group is None else f"has {group.taken:,} of {group.width:,} places taken"
-        text = f"group {name} of queue {queue} {taken}"
-        return Hold(kind="group", by=name, text=text, next=words("group", "list", queue), queue=queue)
+            yield Hold(kind="group", by=name, text=text, next=next, needs_person=True, queue=queue)
+        elif group is not None and group.taken >= group.width:
+            text = f"group {name} of queue {queue} has {group.taken:,} of {group.width:,} places taken"
+            yield Hold(kind="group", by=name, text=text, next=words("group", "list", queue), queue=queue)
 
 
 def _once(holds: Iterable[Hold]) -> Iterator[Hold]:

@@ -22,7 +22,7 @@ class AdminOperations(StoreBase):
         quarantine. Redriven messages of one group queue in the order of the handles. Raises Conflict if one of `swaps`
         does not apply, EnqueueError for a Replace whose draft cannot be put (another message holds its key): then
         nothing was changed. Raises ValueError for a Redrive with another number of `delays_ms` than of handles, and for
-        a Replace with another number of handles than one.
+        a Replace with another number of handles than one, Unsupported for Hasten without `traits.hastens`.
         """
         raise Unsupported(f"{self.traits.name} has no access to dead messages")
 

@@ -32,6 +32,7 @@ class Traits(Struct, frozen=True):
     priorities: bool = True  # True: claims go by priority, then due time; False: in any order
     skips: bool = True  # False: a claim also returns messages of tasks that it asks to skip
     batches: bool = False  # True: the members of batches are counted; False: a message with a batch is refused
+    hastens: bool = False  # True: what waits can be made due now; False: Hasten raises Unsupported
     widths: bool = True  # False: no width, order or block of groups except those of the queue itself (FIFO); no list
     releases: bool = True  # False: messages of a dead worker are claimable only when their leases run out
     kept_bytes_max: int | None = None  # limit of a checkpoint or a result, if lower than the limit of a body

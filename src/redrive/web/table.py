@@ -93,6 +93,7 @@ ACTIONS = (
     Action("export", P.VIEW_BODIES, "export:export"),
     Action("plan-picked", P.REDRIVE, "messages:plan_picked"),
     Action("retry", P.RETRY, "messages:retry"),
+    Action("run-now", P.RETRY, "messages:run_now"),
     Action("cancel", P.DISCARD, "messages:cancel"),
     Action("discard", P.DISCARD, "messages:discard"),
     Action("quarantine", P.DISCARD, "messages:quarantine"),
@@ -115,6 +116,8 @@ ACTIONS = (
     Action("run-schedule", P.RETRY, "schedules:run_now"),
     Action("pause-schedule", P.PAUSE, "schedules:pause"),
     Action("resume-schedule", P.PAUSE, "schedules:resume"),
+    Action("pause-task", P.PAUSE, "tasks:pause"),
+    Action("resume-task", P.PAUSE, "tasks:resume"),
     Action("drain-worker", P.ADMIN, "workers:drain"),
     Action("export-audit", P.ADMIN, "audit:export"),
 )

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..store import Store
-from .flow.claims import ClaimLimits
+from .capacity import Capacity
 from .services import Services
 
 
 class Burst:
-    """Decides when a burst ends: when no message of the queues is due or leased, except deferred ones.
+    """Decides when a burst ends: when no message of the queues is due or leased, except deferred ones and those of
+    paused tasks.
 
     With `until_empty` it also waits for deferred and scheduled messages.
     """
 
     def __init__(
-        self, store: Store, queues: Sequence[str], *, until_empty: bool, flow: ClaimLimits | None, services: Services
+        self, store: Store, queues: Sequence[str], *, until_empty: bool, capacity: Capacity, services: Services
     ) -> None:
         self._store, self._queues, self._until_empty = store, queues, until_empty
-        self._flow, self._services = flow, services
+        self._capacity, self._services = capacity, services
 
     def is_over(self) -> bool:
         """Return True if the burst has ended, given that the worker holds no message. Raises StoreError."""
@@ -30,7 +31,7 @@ class Burst:
 
     def _has_left(self, queue: str) -> bool:
         counts = self._store.counts(queue)
-        held_back = not self._until_empty and self._flow is not None and self._flow.rests(queue)
+        held_back = self._capacity.rests(queue, stops=not self._until_empty)
         left = counts.leased or (0 if held_back else counts.ready)
         if not left and self._until_empty and counts.scheduled:
             left = counts.scheduled - self._blocked_in(queue)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from ..message import ClaimRequest, Delivery
@@ -46,7 +46,7 @@ class Capacity:
 
     `total` bounds the messages that run at once; `prefetch` is the number beyond it that each queue, or the worker if
     there is a total, may hold; `claim_max` bounds one claim. `flow` limits the tasks to claim; `left` has those left
-    to newer workers.
+    to newer workers, and the paused ones.
     """
 
     def __init__(
@@ -161,6 +161,14 @@ class Capacity:
         self._clogged = clogged
         return short
 
+    def rests(self, queue: str, *, stops: bool) -> bool:
+        """Return True if all due messages of the queue are of paused tasks or, with `stops`, held back by flow control.
+        Call it after claims that found no message."""
+        paused = _NONE if self._left is None else self._left.paused
+        if self._flow is None:
+            return bool(paused) and queue in self._dry
+        return self._flow.rests(queue, paused, stops=stops)
+
     def waited(self) -> None:
         """Clear the dry queues after a wait, as any queue may have due messages again."""
         self._dry.clear()
@@ -228,10 +236,15 @@ class QueueLimit(Generic[T]):
         """True if no execution of this queue can start, at its own limit or the worker's."""
         return self._running >= self._limit or self._worker.free <= 0
 
-    def withdraw(self) -> None:
-        """Forget the executions of this queue that wait to start, when the worker releases them."""
+    def withdraw(self, chosen: Callable[[T], bool] = lambda execution: True) -> list[T]:
+        """Forget the `chosen` executions of this queue that wait to start, and return them for the worker to release
+        them."""
         with self._worker.lock:
+            every = [*self._waiting]
+            gone = [execution for execution in every if chosen(execution)]
             self._waiting.clear()
+            self._waiting.extend(execution for execution in every if not chosen(execution))
+            return gone
 
     def enter(self, executions: Sequence[T]) -> Sequence[T]:
         """Return the first of `executions`, as far as they start now; the others wait until `leave` returns them."""

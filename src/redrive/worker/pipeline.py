@@ -4,7 +4,7 @@ The loop of the store thread, the Lambda handler and the test kit all take a bat
 methods of `Pipeline`, in the order in which they stand here. They differ in how they claim, run and wait:
 
 1. claim: `Store.exchange` gives deliveries; each becomes an `Execution`.
-2. `reserve`: claim the idempotency keys, and ask flow control for permits.
+2. `reserve`: put off paused tasks, claim the idempotency keys, and ask flow control for permits.
 3. `admit`: find the task, decode the body, ask `decide.admit`.
 4. run and classify: an executor of executors/ runs the handler; `settlement.fault_of` classifies what it raised.
 5. `decide`: ask `decide.decide`, and make the settlement.
@@ -27,6 +27,7 @@ from .delivery_events import Reporter
 from .execution import Execution, admit_execution
 from .flow.controller import Flow
 from .idempotency import KeyClaims
+from .paused_tasks import PausedTasks
 from .redrive_outcome import with_redrive_outcome
 from .settlement import Outcome, deposited, outcome, refused
 
@@ -34,8 +35,9 @@ from .settlement import Outcome, deposited, outcome, refused
 class Pipeline:
     """The steps that one worker takes with a batch of messages.
 
-    `flow` and `keys` are None where no task needs them. `reporter` counts and reports the outcomes. `follow` puts the
-    callbacks of batches; None where the store has none. Only `admit` may run on another thread than the rest.
+    `flow` and `keys` are None where no task needs them, `paused` where no task can be paused. `reporter` counts and
+    reports the outcomes. `follow` puts the callbacks of batches; None where the store has none. Only `admit` may run on
+    another thread than the rest.
     """
 
     def __init__(
@@ -48,7 +50,9 @@ class Pipeline:
         keys: KeyClaims | None,
         reporter: Reporter,
         follow: Callable[[Sequence[str]], None] | None = None,
+        paused: PausedTasks | None = None,
     ) -> None:
+        self._paused = paused
         self._store, self._tasks, self._worker = store, tasks, worker
         self._flow, self._keys, self._reporter, self._follow = flow, keys, reporter, follow
         self.has_keys = keys is not None
@@ -64,7 +68,10 @@ class Pipeline:
     def reserve(self, executions: Sequence[Execution]) -> list[Execution]:
         """Claim the idempotency keys and the permits of flow control. Returns the executions that are over without a
         run, such as duplicates. Others may get a refusal, which `admit` obeys."""
-        asking = executions if self._keys is None else self._keys.claim(executions)
+        asking = executions
+        if self._paused is not None and self._paused.left.paused:
+            asking = self._paused.put_off(executions)
+        asking = asking if self._keys is None else self._keys.claim(asking)
         if self._flow is not None:
             self._flow.admit(asking)  # after the keys: a duplicate takes no permit
         return [] if self._keys is None else [execution for execution in executions if execution.over]

@@ -266,7 +266,18 @@ class StoreLoop:
             self._look_for_hangs(now_s)
         if now_s >= self._services.due_s:
             self._services.look()
+        if self._pauses.just_paused:
+            self._give_back()
         self._pipeline.tick()
+
+    def _give_back(self) -> None:
+        """Release messages of tasks that were just paused and that wait to begin; they keep their places."""
+        paused, self._pauses.just_paused = self._pauses.just_paused, frozenset()
+        now_ms = self._store.now_ms()
+        for queue in self._queues.values():
+            for each in queue.limit.withdraw(lambda execution: execution.delivery.message.task in paused):
+                each.settling = True
+                self._outcomes.append(released(each, now_ms))
 
     def _look_for_hangs(self, now_s: float) -> None:
         """While the event loop or a queue hangs, release its messages that cannot begin, and claim no more from it."""

@@ -30,6 +30,7 @@ from .identity import identity
 from .leases import LeaseRenewals
 from .maintenance import RequestMeter, RetentionSweep
 from .outage import Outage
+from .paused_tasks import PausedTasks
 from .pipeline import Pipeline
 from .rollout.newer import Newer
 from .rollout.pauses import TaskPauses
@@ -83,6 +84,7 @@ class Worker:
         self._flow = flow if flow else None
         self._claims = None if self._flow is None else self._flow.claims
         left = self._pauses = TaskPauses()
+        self._paused = PausedTasks(store, app.tasks.keys(), left)
         self._newer = Newer(store, app.tasks, lambda: self._in_flight.all(), left, burst=burst)
         ended = None if self._flow is None else self._flow.left
         held = self._in_flight = InFlightExecutions(self._worker_queues, self._slots, ended)
@@ -97,6 +99,7 @@ class Worker:
             [
                 self._presence,
                 self._newer,
+                self._paused,
                 RetentionSweep(queues, store, self._notice),
                 RequestMeter(store, self._notice),
                 BatchSweep(app, self._batch_stuck),
@@ -171,7 +174,7 @@ class Worker:
         )  # fmt: skip
         pipeline = Pipeline(
             store, self.app.tasks, self.name, flow=self._flow, keys=self._keys, reporter=self._reporter,
-            follow=partial(follow, self.app, complain=self._batch_stuck),
+            follow=partial(follow, self.app, complain=self._batch_stuck), paused=self._paused,
         )  # fmt: skip
         admission = Admission(
             store, pipeline.admit, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
@@ -179,7 +182,7 @@ class Worker:
         )  # fmt: skip
         self._cleaner = None if store.large_bodies is None else Cleaner(store.large_bodies, self._notice)
         names = [queue.name for queue in self.queues]
-        burst = Burst(store, names, until_empty=self._until_empty, flow=self._claims, services=self._services)
+        burst = Burst(store, names, until_empty=self._until_empty, capacity=self._capacity, services=self._services)
         self._store_loop = StoreLoop(
             store,
             self.name,

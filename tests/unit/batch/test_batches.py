@@ -267,3 +267,17 @@ def test_who_is_no_member_has_no_batch(shop: Shop) -> None:
     assert seen == [None]
     with pytest.raises(ConfigError, match="unknown"):
         shop.app.batch_ref("0199f3a1-0000-7000-8000-000000000000").info()
+
+
+def test_an_episode_ends_with_the_redrive_and_not_in_its_gaps(shop: Shop) -> None:
+    shop.bad = set(range(6))
+    ref = shop.app.batch((shop.push.draft(n) for n in range(10)), name="sync", tolerate=2, **shop.callbacks).enqueue()
+    shop.work()
+    assert sorted(shop.words) == ["complete", "death"]
+    shop.bad = {5}
+    shop.app.dlq.select(f"batch:{ref.id}").plan(canary=1, slow_start=False, rate="8/s").start(reason="there is room")
+    shop.work()
+    assert sorted(shop.words[2:]) == ["complete", "death", "success"], "each once, though all but one were gaps"
+    done = {word: counts.done for word, _, counts in shop.heard[2:]}
+    assert done["success"] == done["complete"] == 9, "the report has the figures of the whole redrive"
+    assert ref.state == "done" and shop.app.store.changed_batches() == []

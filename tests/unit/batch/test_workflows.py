@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from tests.support.orders import ONCE, Shop, adds_up
 
-from redrive import context
+from redrive import Context, context
 from redrive.batch import BatchRef
 from redrive.errors import ConfigError, EnqueueError, StoreError
 from redrive.message import Discard, Handle, Lane
@@ -39,6 +40,35 @@ def test_steps_run_in_order_and_take_the_results_of_earlier_ones(shop: Shop) -> 
     assert ref.state == "done" and set(states(ref).values()) == {"done"}
     assert ref.counts.total == ref.counts.done == 6
     assert shop.app.store.changed_batches() == []
+
+
+def test_a_callback_counts_the_members_of_all_parts(shop: Shop) -> None:
+    @shop.app.task(name="shop.report", ctx=True)
+    def report(ctx: Context) -> None:
+        shop.note("report", ctx.batch.counts.total, ctx.batch.counts.done)
+
+    shop.order(1, on_success=report.draft())
+    nested = shop.app.batch([shop.mail.draft("eu")], name="eu")
+    shop.app.batch([nested, shop.mail.draft("own")], name="all", on_success=report.draft()).enqueue()
+    shop.work()
+    assert sorted(what for what in shop.ran if what[0] == "report") == [("report", 2, 2), ("report", 6, 6)]
+
+
+def test_messages_add_others_to_their_step_and_later_steps_wait_for_them(shop: Shop) -> None:
+    @shop.app.task(name="shop.plan", ctx=True)
+    def plan(ctx: Context, emails: list[str]) -> None:
+        ctx.batch.add(*(shop.mail.draft(to) for to in emails))
+
+    w = shop.app.workflow(name="news")
+    w.step(shop.close, 1).after(w.step(plan, ["a", "b"]))
+    ref = w.enqueue()
+    shop.bad.add(("mail", "b"))
+    shop.work()
+    assert sorted(shop.ran) == [("mail", "a"), ("mail", "b")] and ref.state == "partial"
+    shop.bad.clear()
+    shop.app.dlq.retry(select="step:shop.plan")
+    shop.work()
+    assert shop.ran[-1] == ("close", 1, "") and ref.state == "done" and ref.counts.done == 4
 
 
 def test_a_step_that_dies_withholds_the_later_ones_until_its_redrive_resumes_the_workflow(shop: Shop) -> None:
@@ -248,6 +278,12 @@ def test_a_nested_batch_is_refused_in_a_transaction_and_under_a_name_twice(shop:
         shop.app.batch([shop.app.batch([], name="n/m")], name="outer").enqueue()
 
 
+def test_what_is_neither_a_draft_nor_a_batch_is_refused(shop: Shop) -> None:
+    batch: Any = shop.app.batch([shop.app.workflow(name="w")], name="outer")  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match="is no draft and no batch"):
+        batch.enqueue()
+
+
 # -- kills
 
 
@@ -320,3 +356,20 @@ def test_a_callback_counts_the_members_of_all_parts_and_a_step_sees_its_workflow
     w.enqueue()
     shop.work()
     assert seen == [(6, "done", 1), (1, "running", 1)]
+
+
+def test_an_episode_of_a_workflow_that_a_redrive_holds_open_ends_with_the_redrive(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.bad = {("mail", "a"), ("mail", "b")}
+    w = shop.app.workflow(name="mails", **shop.callbacks)
+    w.map(shop.mail, "ab")
+    ref = w.enqueue()
+    shop.work()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys.modules["redrive.batch.follow"], "redriving", lambda _: True)
+        shop.app.dlq.retry(ids=[next(ref.members()).id])
+        shop.work()
+        assert shop.ran.count(("complete",)) == 1
+    shop.work()
+    assert shop.ran.count(("complete",)) == 2

@@ -76,6 +76,18 @@ def no_worker(store: Store, clock: ManualClock) -> str:
 
 def pause(store: Store, clock: ManualClock) -> str:
     pauses.pause(store, "crm", actor="ann@ops", reason="until the import is over")
+    clock.advance(16 * 60)
+    return put(store)
+
+
+def task_pause(store: Store, clock: ManualClock) -> str:
+    app_on(store).pause_task("push", actor="ann@ops", reason="CRM migration")
+    clock.advance(16 * 60)
+    return put(store)
+
+
+def task_pause_for_a_time(store: Store, clock: ManualClock) -> str:
+    app_on(store).pause_task("pu*", actor="ann@ops", reason="CRM migration", for_="2h")
     return put(store)
 
 
@@ -95,6 +107,7 @@ def breaker_held_open(store: Store, clock: ManualClock) -> str:
     note(
         store.cells, [("crm.example", Transition(now_ms, "closed", "forced_open", "", "ann@ops", "their status page"))]
     )
+    clock.advance(16 * 60)
     return put(store)
 
 
@@ -144,7 +157,8 @@ def group_behind_a_dead_one(store: Store, clock: ManualClock) -> str:
 CASES: dict[str, Callable[[Store, ManualClock], str]] = {
     found.__name__: found
     for found in (
-        no_worker, pause, breaker, breaker_held_open, cool_down, rate, budget, unknown_task, group,
+        no_worker, pause, task_pause, task_pause_for_a_time, breaker, breaker_held_open, cool_down, rate, budget,
+        unknown_task, group,
         group_behind_a_dead_one,
     )
 }  # fmt: skip

@@ -52,7 +52,7 @@ def test_message_is_found_by_the_beginning_of_its_id(store: SqliteStore, begin: 
 @pytest.mark.parametrize(
     "words",
     [
-        "job show {}", "dlq show {}", "job cancel {}", "dlq retry {}", "dlq discard {} --reason x --yes",
+        "job show {}", "dlq show {}", "job cancel {}", "job run {}", "dlq retry {}", "dlq discard {} --reason x --yes",
         "dlq quarantine {} --reason x", "dlq readmit {} --reason x", "dlq export {}", "dlq audit --id {}",
         "dlq edit {} --set n=1 --unchecked --reason x --yes",
     ],

@@ -83,6 +83,17 @@ def test_what_was_granted_for_a_time_is_good_then_and_not_long_after() -> None:
     assert answers.refusals == [None] and after.tat_ms > state.tat_ms  # it took another slot
 
 
+def test_what_was_granted_for_a_time_is_no_good_long_before() -> None:
+    """A person may make a message due at once: a reserved slot does not then go above the rate."""
+    d = Dependency("shop", rate=Rate("1/s"), per="group")
+    state, answers = permits.ask(DependencyState(), d, [message(str(n)) for n in range(9)], NOW)
+    last = answers.refusals[-1]
+    assert last is not None and last.at_ms == NOW + 8000
+    after, answers = permits.ask(state, d, [message("8", deferral=last.deferral)], NOW + 1000)
+    (refusal,) = answers.refusals
+    assert refusal is not None and refusal.at_ms == NOW + 9000 and after.tat_ms > state.tat_ms
+
+
 def test_as_many_may_be_claimed_as_there_are_slots_open() -> None:
     d = Dependency("shop", None, BREAKER, Rate("10/s", burst=3))
     assert permits.allowance(DependencyState(), d, NOW).count == 3

@@ -114,6 +114,20 @@ def test_waiting_message_is_cancelled_and_not_retried(scene: Scene) -> None:
     scene.watch(test)
 
 
+def test_waiting_message_is_made_due(scene: Scene) -> None:
+    async def test(w: Watched) -> None:
+        await w.press("5", "l", "l")
+        await w.sees(scene.waiting[0][:23])
+        chosen = str(w.screen.chosen)
+        await w.answers("N", "they wait for it")
+        await w.sees(f"message {chosen}: due now, ")
+        found = scene.message(chosen)
+        assert found is not None and (found.due_ms or 0) <= scene.store.now_ms()
+
+    scene.watch(test)
+    assert [(entry.action, entry.reason) for entry in scene.entries[:1]] == [("run-now", "they wait for it")]
+
+
 def test_plan_of_a_group_shows_frozen_counts_and_moves_nothing_until_it_is_applied(scene: Scene) -> None:
     async def test(w: Watched) -> None:
         await w.press("3")

@@ -183,7 +183,7 @@ def test_message_that_waits_says_why_and_until_when(app: App, pages: Pages) -> N
     message = app.store.peek(Lane.READY).messages[0]
     shown = pages.json(f"/messages/{message.id}")
     assert [hold["kind"] for hold in shown["held"]]
-    assert shown["actions"] == ["cancel"]
+    assert shown["actions"] == ["run-now", "cancel"]
     assert "Why it waits" in text_of(pages.html(f"/messages/{message.id}"))
 
 
@@ -239,7 +239,18 @@ def test_waiting_messages_are_cancelled(app: App, pages: Pages) -> None:
     assert pages.do("cancel", id=ids, reason="again").status_code == 409
 
 
-@pytest.mark.parametrize("action", ["retry", "quarantine", "discard", "readmit", "cancel"])
+def test_scheduled_messages_are_made_due(app: App, pages: Pages) -> None:
+    ids = [message.id for message in app.store.peek(Lane.READY).messages]
+    assert "run-now" in pages.html("/messages?lane=scheduled").text
+    said = pages.followed(pages.do("run-now", id=ids[0], reason="they wait for it", alone="1"))
+    assert "due now, " in said and "before its time." in said
+    assert "3 due now." in pages.followed(pages.do("run-now", id=ids, reason="all of it", lane="scheduled"))
+    assert app.store.counts("mail").scheduled == 0 and app.store.counts("mail").ready == 3
+    assert set(audited(app, "run-now").ids) == set(ids[1:])
+    assert pages.do("run-now", id=dead(app)[0].id, reason="no").status_code == 409
+
+
+@pytest.mark.parametrize("action", ["retry", "run-now", "quarantine", "discard", "readmit", "cancel"])
 def test_action_without_a_reason_or_without_a_tick_does_nothing(app: App, pages: Pages, action: str) -> None:
     before = len(list(app.audit))
     assert pages.do(action, id=dead(app)[0].id, reason=" ").status_code == 422

@@ -104,3 +104,22 @@ def test_a_chart_of_ranges_has_a_bar_from_the_least_to_the_greatest_and_says_whe
     assert "&lt;second&gt;" in drawn and "<second>" not in drawn
     assert "logarithmic" in str(ranges([(1, 1, 1), (3600, 3600, 3600)], ["a", "b"], "Delays"))
     assert "there are none" in str(ranges([], [], "Delays"))
+
+
+def test_a_task_is_paused_and_resumed_as_by_the_command_line(app: App, pages: Reader, bare: Reader) -> None:
+    declare(app)
+    assert "Pause once" in pages.text("/policies")
+    said = pages.do("pause-task", task="o*", reason="CRM migration", **{"for": "2h"})
+    assert (said["task"], said["paused"], said["reason"]) == ("o*", True, "CRM migration")
+    (once,) = [each["state"] for each in pages.json("/policies")["policies"] if each["task"] == "once"]
+    assert (once["paused"], once["pattern"], once["reason"]) == (True, "o*", "CRM migration")
+    assert "Resume o*" in pages.text("/policies") and "as o* by" in pages.text("/policies")
+    assert "held by the pause of 'o*'" in str(pages.do("resume-task", 422, task="once"))
+    assert pages.do("resume-task", task="o*")["paused"] is False
+    assert "did you mean 'once'" in str(pages.do("pause-task", 422, task="onc", reason="r"))
+    for span in ("soon", "0s"):
+        pages.do("pause-task", 422, task="once", reason="r", **{"for": span})
+    assert bare.do("pause-task", task="once", reason="r")["paused"] is True
+    assert [(entry.action, entry.about) for entry in app.audit] == [
+        ("task-pause", "task/once"), ("task-resume", "task/o*"), ("task-pause", "task/o*"),
+    ]  # fmt: skip

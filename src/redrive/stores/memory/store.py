@@ -71,7 +71,7 @@ class MemoryStore(Store):
     `clock_ms` replaces this machine's wall clock.
     """
 
-    traits = Traits(name="memory", durable=False, one_machine=True, shared=False, batches=True)
+    traits = Traits(name="memory", durable=False, one_machine=True, shared=False, batches=True, hastens=True)
     state_dir: Path | None = None
 
     def __init__(self, clock_ms: Callable[[], int] | None = None) -> None:

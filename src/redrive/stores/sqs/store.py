@@ -26,6 +26,7 @@ from ...message import (
     Group,
     GroupOrder,
     Handle,
+    Hasten,
     Keep,
     Lane,
     LeaseStatus,
@@ -46,7 +47,7 @@ from ..failpoints import no_failpoint
 from ..state_dir import state_dir
 from .batch_moves import CountedBatches, SteppedMembers
 from .batches import BatchCells
-from .cells import PAUSES_EVERY_S, BesideStores, QueuePauses, apply_swaps, check_swaps, need, traits_of
+from .cells import NO_HASTE, PAUSES_EVERY_S, BesideStores, QueuePauses, apply_swaps, check_swaps, need, traits_of
 from .claim import Adopting, Claims, SqsLeases
 from .client import THREADS, Sqs
 from .deletes import Deletes
@@ -310,6 +311,8 @@ class SqsStore(CountedBatches):
     # -- administration
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
+        if isinstance(verdict, Hasten):
+            raise Unsupported(NO_HASTE)
         return need(self._triage).judge(handles, verdict, swaps)
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:

@@ -40,19 +40,19 @@ class WaitRules(Contract):
         def advance() -> None:
             clock.advance(60 + store.traits.tick_ms / 1000)
 
-        assert _ends_by(store, advance)
+        assert ends_by(store, advance)
         assert len(claim(store)) == 1
 
     def test_a_put_in_another_thread_ends_a_wait(self, store: Store) -> None:
         put_one(store, delay_ms=600_000)
-        assert _ends_by(store, lambda: put_one(store))
+        assert ends_by(store, lambda: put_one(store))
 
     def test_a_put_through_another_handle_ends_a_wait(self, store: Store, open_store: OpenStore) -> None:
         other = another(store, open_store)
         if other is None:
             return
         if store.traits.shared:
-            assert _ends_by(store, lambda: put_one(other))
+            assert ends_by(store, lambda: put_one(other))
         else:
             put_one(other)
             assert waits_out(store, ask())
@@ -61,10 +61,10 @@ class WaitRules(Contract):
     def test_resuming_a_queue_ends_a_wait(self, store: Store) -> None:
         store.configure("default", paused=True)
         put_one(store)
-        assert _ends_by(store, lambda: store.configure("default", paused=False))
+        assert ends_by(store, lambda: store.configure("default", paused=False))
 
     def test_a_nudge_ends_a_wait(self, store: Store) -> None:
-        assert _ends_by(store, store.nudge)
+        assert ends_by(store, store.nudge)
 
     def test_a_nudge_ends_every_wait(self, store: Store) -> None:
         ended: list[bool] = []
@@ -120,7 +120,7 @@ def returns(call: Callable[[], object]) -> bool:
     return time.monotonic() - start_s < PATIENCE_S
 
 
-def _ends_by(store: Store, act: Callable[[], object]) -> bool:
+def ends_by(store: Store, act: Callable[[], object]) -> bool:
     """Return True if a wait in another thread lasts until `act` is called, and then ends."""
     going, ended = threading.Event(), threading.Event()
 

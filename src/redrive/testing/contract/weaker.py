@@ -22,6 +22,7 @@ from ...message import (
     Discard,
     GroupOrder,
     Handle,
+    Hasten,
     Lane,
     LeaseStatus,
     Quarantine,
@@ -168,6 +169,14 @@ def no_triage(store: Store) -> None:
     assert claim(store) == []  # the message is at rest in a lane that this store cannot read
 
 
+def no_haste(store: Store) -> None:
+    id = put_one(store, delay_ms=60_000)
+    for handles in ([], [Handle(id, 0, Lane.READY)]):
+        with pytest.raises(Unsupported):
+            store.triage(handles, Hasten())
+    assert claim(store) == []
+
+
 def no_kept(store: Store) -> None:
     id, other = put(store, draft(keep_ms=1000), draft())
     for delivery in claim(store):
@@ -261,6 +270,7 @@ LESS: dict[str, Callable[[Store], None]] = {
     "finds": no_look,
     "cancels": no_look,
     "triages": no_triage,
+    "hastens": no_haste,
     "keeps_done": no_kept,
     "widths": no_widths,
     "skips": no_skips,

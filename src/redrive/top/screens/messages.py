@@ -1,4 +1,4 @@
-"""Messages of a lane, by a selector, and the life of one. Retry and discard the dead, cancel what waits."""
+"""Messages of a lane, by a selector, and the life of one. Retry and discard the dead, run now and cancel what waits."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ...present.messages import dead_message_row, message_row
 from ...present.story import story
 from ...present.table import Column
 from ...redact import redact_record
+from ...status import run_now
 from ...triage import pauses
 from ...triage.select.match import Candidate, matches
 from ...triage.select.parser import parse
@@ -68,6 +69,13 @@ def _discard(model: Model, row: ScreenRow, reason: str) -> str:
     return f"message {row['id']} is discarded"
 
 
+def _run_now(model: Model, row: ScreenRow, reason: str) -> str:
+    (answer,) = run_now(model.store, model.app, [row["id"]], actor=model.actor, reason=reason)
+    if answer.result not in ("due", "held", "running"):
+        raise Refused(f"message {row['id']} was not made due; {answer.text}")
+    return f"message {row['id']}: {answer.text}"
+
+
 def _cancel(model: Model, row: ScreenRow, reason: str) -> str:
     (word,) = pauses.cancel(model.store, [row["id"]], actor=model.actor, reason=reason)
     if word not in (Cancel.CANCELLED, Cancel.REQUESTED):
@@ -86,6 +94,7 @@ def _waits(row: ScreenRow) -> bool:
 ACTS = (
     KeyAction("R", "retry", _about, _retry, _rests),
     KeyAction("D", "discard", _about, _discard, _rests),
+    KeyAction("N", "run now", _about, _run_now, lambda row: row["state"] == "scheduled"),
     KeyAction("C", "cancel", _about, _cancel, _waits),
 )
 

@@ -21,13 +21,13 @@ from msgspec.structs import replace
 
 from ...errors import PlanRefused
 from ...flow.gates import Gates
-from ...message import UNREADABLE, Cell, Handle, Swap, decoded, required, version_of
+from ...message import RUNS_CELL, UNREADABLE, Cell, Handle, Swap, decoded, required, version_of
 from ...store import Cells, Store
 from .pacing import Speed
 
 CHUNK = 1000  # most messages in one cell
 AT_ONCE = 10  # cells of chunks in one read
-INDEX = "runs"
+INDEX = RUNS_CELL
 LEASE_MS = 5000  # ms for which a run rests after its runner was killed
 CLOSED_KEPT = 200  # most closed runs in the index that people started
 AUTO_KEPT = 100  # most closed runs in the index that machines started, maybe one every second

@@ -1,10 +1,12 @@
-"""Retry, cancel, discard, quarantine and readmit messages: those that were ticked, or all that a selector names."""
+"""Retry, run now, cancel, discard, quarantine and readmit messages that were ticked, or all that a selector names."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from ...message import Cancel
+from ...status import run_now as make_due
+from ...status import told
 from ...triage import pauses
 from ...triage.actions import ActionResult
 from ...triage.select.terms import exactly
@@ -48,6 +50,15 @@ def readmit(ask: PageRequest) -> Done:
     ids = picked(ask)
     done = ask.app.dlq.readmit(ids, reason=ask.reason, actor=ask.actor)
     return _done(ask, done, "readmitted", ids)
+
+
+def run_now(ask: PageRequest) -> Done:
+    """Make ticked messages due that wait for their time."""
+    ids = picked(ask)
+    answers = make_due(ask.store, ask.registry, ids, actor=ask.actor, reason=ask.reason)
+    if not any(answer.result in ("due", "held", "running") for answer in answers):
+        raise Problem("no message was made due", told(answers), "look at it again", 409)
+    return _went(ask, f"{told(answers)}.", {answer.id: answer.text for answer in answers}, ids)
 
 
 def cancel(ask: PageRequest) -> Done:

@@ -48,7 +48,7 @@ _ACTIONS = {
     "dead": ("retry", "edit", "quarantine", "discard"),
     "quarantine": ("readmit", "retry", "edit", "discard"),
     "ready": ("cancel",),
-    "scheduled": ("cancel",),
+    "scheduled": ("run-now", "cancel"),
     "leased": ("cancel",),
 }
 
@@ -90,13 +90,14 @@ def _record(ask: PageRequest, message: Message) -> Record:
         record |= _of_blob(ask, message, record["bytes"] or 0)
     latest = message.faults[-1] if message.faults else None
     last = latest if message.lane in RESTING else None
+    hastens = ask.store.traits.hastens
     record |= {
         "why": ENDS.get(message.reason or ""),
         "fingerprint": last.fingerprint if last else None,
         "run": message.run,
         "replaces": message.headers.get(REPLACES),
         "links": _links(message, latest, (latest.traceparent if latest else "") or message.traceparent),
-        "actions": list(_ACTIONS.get(record["state"], ()) if message.damage is None else ("discard",)),
+        "actions": [action for action in _actions(message, record["state"]) if hastens or action != "run-now"],
         "command": ask.command("job", "show", message.id),
     }
     if not ask.sees_bodies:
@@ -105,6 +106,10 @@ def _record(ask: PageRequest, message: Message) -> Record:
     else:
         record["withheld"] = None
     return record
+
+
+def _actions(message: Message, state: str) -> tuple[str, ...]:
+    return _ACTIONS.get(state, ()) if message.damage is None else ("discard",)
 
 
 def _large(message: Message) -> Record:

@@ -13,6 +13,8 @@ from ...observe.muting import dependency_of
 from ...policy import KINDS, Retry, presets
 from ...policy import preview as preview_of
 from ...present.policies import policy_summary, step_record
+from ...present.tasks import task_record
+from ...triage.task_pauses import task_states
 from ..ask import PageRequest, Problem, Record
 
 if TYPE_CHECKING:
@@ -35,11 +37,13 @@ def policies(ask: PageRequest) -> Record:
     else:
         names = sorted(name for name in app.tasks if not wanted or wanted in name)
         chosen = list(islice((name for name in names if name > after), SHOWN + 1))
-        rows = [_task(app, app.tasks[name], kind) for name in chosen[:SHOWN]]
+        states = {state.name: task_record(state) for state in task_states(ask.store, app)}
+        rows = [_task(app, app.tasks[name], kind) | {"state": states[name]} for name in chosen[:SHOWN]]
         more = chosen[SHOWN - 1] if len(chosen) > SHOWN else None
     words = ("policy", "list") if app is None else ("policy", "preview", "--task", rows[0]["task"] if rows else "TASK")
     return {
         "no_app": app is None,
+        "pauses": ask.store.traits.skips,
         "kind": kind,
         "kinds": sorted(KINDS),
         "task": wanted,

@@ -147,13 +147,15 @@ class ClaimLimits:
                 tasks = _NONE.union(*(tasks for _, tasks in self._guards.kinds(ask.queue)))
                 self._empty.setdefault(ask.queue, set()).update(tasks - ask.skip)
 
-    def rests(self, queue: str) -> bool:
-        """Return True if all due messages of the queue belong to dependencies that may not be called at all now."""
+    def rests(self, queue: str, paused: frozenset[str], *, stops: bool) -> bool:
+        """Return True if all due messages of the queue are of `paused` tasks or, with `stops`, belong to dependencies
+        that may not be called at all now."""
         now_ms, rests, empty = self._store.now_ms(), False, self._empty.get(queue, set())
         for guards, tasks in self._guards.kinds(queue):
-            if any(permits.stopped(guard.state, guard.d, now_ms) for guard in guards):
+            rests = rests or bool(tasks & paused)
+            if stops and any(permits.stopped(guard.state, guard.d, now_ms) for guard in guards):
                 rests = True
-            elif not tasks <= empty:
+            elif not tasks <= empty | paused:
                 return False
         return rests
 

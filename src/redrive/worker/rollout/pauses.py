@@ -1,4 +1,4 @@
-"""The tasks and queues that a worker leaves to others for now, without claiming them."""
+"""The tasks and queues that a worker does not claim for now: it leaves them to others, or a person paused them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ PAUSE_S = (0.1, 1.0)  # the first and the longest pause, in seconds, in which a 
 QUEUE_PAUSE_S = (1.0, 3.0)  # the same for all tasks of a queue together, where each received message costs requests
 CLOGGED_S = 1.0  # seconds after a clogged claim for which its queue counts as clogged
 EVERY_TASK = ""  # means all tasks of a queue, for a store that cannot skip some
-_NONE: frozenset[str] = frozenset()
 
 
 class TaskPause(Struct):
@@ -27,15 +26,22 @@ class TaskPause(Struct):
 
 
 class TaskPauses:
-    """The tasks that one worker leaves to others, by queue. Used by the store thread."""
+    """The tasks that one worker leaves to others, by queue, and those that people paused. Used by the store thread."""
 
     def __init__(self) -> None:
         self.by_queue: defaultdict[str, dict[str, TaskPause]] = defaultdict(dict)
         self._clogged_s: dict[str, float] = {}  # by queue: when a claim last met too many skipped messages
         self.stopped: frozenset[str] = frozenset()  # queues that hang in this worker
+        self.paused: frozenset[str] = frozenset()  # tasks that people paused, of every queue
+        self.just_paused: frozenset[str] = frozenset()  # those of them whose claimed messages were not given back yet
 
     def __bool__(self) -> bool:
-        return bool(self.by_queue or self.stopped)
+        return bool(self.by_queue or self.stopped or self.paused)
+
+    def pause(self, tasks: frozenset[str]) -> None:
+        """Claim no messages of these tasks, and again those of earlier ones."""
+        self.just_paused = (self.just_paused & tasks) | (tasks - self.paused)
+        self.paused = tasks
 
     def leave(self, queue: str, task: str, version: int) -> None:
         """Claim no messages of this unknown task until `forget`."""
@@ -61,10 +67,10 @@ class TaskPauses:
             return None
         pauses = self.by_queue.get(queue)
         if not pauses:
-            return _NONE
+            return self.paused
         now_s = time.monotonic()
         names = frozenset(name for name, pause in pauses.items() if pause.until_s > now_s)
-        return None if EVERY_TASK in names else names
+        return None if EVERY_TASK in names else names | self.paused
 
     def wake_ms(self) -> float:
         """Return the ms until the next pause of a task ends."""

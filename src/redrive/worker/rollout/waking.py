@@ -36,7 +36,7 @@ class Waking:
 
     def wake(self) -> None:
         """Make messages of this worker's tasks due that no worker knew so far. Raises StoreError."""
-        if not (self._store.traits.finds and self._store.traits.triages):
+        if not self._store.traits.hastens:
             return
         named = waiting_tasks(self._store)
         for queue in self._queues:
