@@ -69,7 +69,7 @@ PAGES = (
     SitePage("runs", "/runs", "Redrive runs", "runs:runs", key="r"),
     SitePage("run", "/runs/{id}", "Redrive run", "runs:run"),
     SitePage("batches", "/batches", "Batches", "batches:batches", key="b"),
-    SitePage("batch", "/batches/{id}", "Batch", "batches:batch"),
+    SitePage("batch", "/batches/{id:path}", "Batch", "batches:batch"),
     SitePage("flow", "/flow", "Flow control", "flow:flow", key="l"),
     SitePage("dependency", "/flow/{dependency:path}", "Dependency", "flow:dependency"),
     SitePage("schedules", "/schedules", "Schedules", "schedules:schedules", key="s"),

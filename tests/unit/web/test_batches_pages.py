@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -167,3 +168,18 @@ def test_a_store_that_counts_no_members_says_so(
     assert "does not count members" in bare.get("/batches").text
     assert bare.json("/batches")["batches"] == [] and bare.get(f"/batches/{id}").status_code == 404
     assert bare.post("/do/cancel-batch", {"id": id, "reason": "r"}).status_code == 404
+
+
+def test_the_page_of_a_nested_batch_opens_from_that_of_the_outer_one() -> None:
+    app = App("memory://")
+
+    @app.task(name="push")
+    def push(n: int) -> None: ...
+
+    ref = app.batch([push.draft(2), app.batch([push.draft(1)], name="eu north")], name="sync").enqueue()
+    browser = Browser(app.dashboard())
+    page = browser.get(f"/batches/{ref.id}").text
+    (link,) = re.findall(rf'href="(/batches/{ref.id}[^"]+)"', page)
+    assert "Batch eu north" in browser.get(link).text
+    assert browser.json(link)["name"] == "eu north"
+    assert browser.get(f"/batches/{ref.id}/asia").status_code == 404
