@@ -77,8 +77,8 @@ def reopened_counts(place: Path) -> BatchCounts:
 @pytest.mark.turns(3)
 @pytest.mark.fault("kill -9 of workers of a batch at random")
 @pytest.mark.slow
-def test_random_kills_of_workers_and_producers_leave_exact_counts(seed: int, place: Path) -> None:
-    kills, members = 8, 12_000
+def test_random_kills_of_workers_and_producers_leave_exact_counts(seed: int, place: Path, soak: bool) -> None:
+    kills, members = (100, 100_000) if soak else (8, 12_000)
     print(f"seed {seed}: {kills} kills over {members} members")
     (place / "mended").touch()
     rng = random.Random(seed)
