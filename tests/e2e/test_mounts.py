@@ -61,7 +61,7 @@ def test_examples_are_short_enough_to_be_read() -> None:
     assert len(files) >= 5
     for path in files:
         if path.name != "dict_store.py":  # a whole store: tests/contract/test_example_store.py bounds it
-            assert len(path.read_text().splitlines()) <= 60, path
+            assert len(path.read_text().splitlines()) <= 110, path  # a saga takes a hundred
 
 
 # -- a plain script
