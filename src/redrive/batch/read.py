@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -10,7 +11,7 @@ from msgspec.structs import replace
 from ..errors import Unreadable, Unsupported
 from ..ids import part_id, wholes_of
 from ..message import BatchCounts, Cell, Draft, Filter, Lane, Message
-from ..store import Store
+from ..store import Store, pages
 from ..stores.validation import admit, admit_batch
 from .parts import NOTHING, STEP_HEADER, Part, Seen, summed
 from .state import BatchPhase, BatchState, cell_of, state_in
@@ -100,12 +101,8 @@ def _edited(store: Store, id: str) -> Message | None:
 
 
 def peeked(store: Store, lane: Lane | str | None, where: Filter) -> Iterator[Message]:
-    """Yield these messages, page by page. Raises StoreError."""
-    cursor: str | None = ""
-    while cursor is not None:
-        page = store.peek(lane, where=where, limit=PAGE, cursor=cursor or None)
-        yield from page.messages
-        cursor = page.cursor
+    """Yield these messages, read page by page. Raises StoreError."""
+    return chain.from_iterable(pages(store, lane, where))
 
 
 def _step(part: Part, counts: BatchCounts) -> Seen:

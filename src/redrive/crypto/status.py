@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from ..errors import Unsupported
-from ..message import Cell, Lane
-from ..store import Store
+from ..message import Cell, Filter, Lane
+from ..store import Store, pages
 from .box import OVERHEAD, key_of
 from .fields import keys_in
 
-PAGE = 500
 PARTS = ("bodies", "results", "checkpoints", "texts", "blobs", "batches")
 
 
@@ -65,15 +64,10 @@ def _of_messages(store: Store, counts: dict[str, dict[str, int]]) -> list[str]:
 
 
 def _of_lane(store: Store, lane: Lane | None, counts: dict[str, dict[str, int]]) -> None:
-    cursor = None
-    while True:
-        page = store.peek(lane, limit=PAGE, cursor=cursor)
-        for message in page.messages:
+    for page in pages(store, lane, Filter()):
+        for message in page:
             for part, key in keys_in(message):
                 _count(counts, key, part)
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 def _of_blobs(store: Store, counts: dict[str, dict[str, int]]) -> list[str]:

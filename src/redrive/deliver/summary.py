@@ -8,8 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..message import RESTING, Discard, Filter, Lane, Message
-from ..store import Store
-from ..triage.search import pages
+from ..store import Store, pages
 from .ingest import LINE_HEADER, FileRecord, Ledger
 
 LINES_SHOWN_MAX = 5

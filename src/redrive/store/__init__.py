@@ -13,10 +13,13 @@ from .admin import AdminOperations
 from .base import LargeBodies, StoreBase, Usage
 from .cells import Cells, OpenCells
 from .delivery import DeliveryOperations
+from .paging import FIRST_PAGE, PAGE, fitting, pages
 from .queries import QueryOperations
 from .traits import Traits, Work
 
 __all__ = [
+    "FIRST_PAGE",
+    "PAGE",
     "AdminOperations",
     "Cells",
     "DeliveryOperations",
@@ -28,6 +31,8 @@ __all__ = [
     "Traits",
     "Usage",
     "Work",
+    "fitting",
+    "pages",
 ]
 
 

@@ -14,13 +14,13 @@ from ..duration import Duration, milliseconds
 from ..errors import ConfigError
 from ..message import RESTING, FailureGroup, Filter, Lane, Message, Page, Redrive
 from ..registry import Registry
-from ..store import Store
+from ..store import PAGE, Store, pages
 from .actions import ActionResult, Actions, VerdictBatches
 from .annotations import Annotations
 from .auto import machine
 from .auto.machine import Machine
 from .auto.rules import held_fingerprints
-from .search import PAGE, died_of, pages
+from .search import died_of
 from .select.terms import as_node
 from .selection import Selection
 

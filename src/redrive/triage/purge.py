@@ -14,9 +14,8 @@ from msgspec import Struct
 from ..audit import Audit
 from ..errors import Unsupported
 from ..message import Cancel, Filter, Lane, Message, Swap, decoded, version_of
-from ..store import Store
+from ..store import Store, fitting
 from ..stores.validation import admit_names
-from .search import fitting
 
 PAGE = 500  # messages cancelled in one commit
 # Most messages of one page; larger bodies allow fewer. Large pages pay: a store may read its whole lane for each.

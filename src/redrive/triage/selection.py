@@ -19,11 +19,11 @@ from ..errors import BlobsUnavailable, Unreadable
 from ..fault import Fault
 from ..message import DAMAGED, FailureGroup, Filter, Lane, Message, Page
 from ..registry import Registry
-from ..store import Store
+from ..store import PAGE, Store, pages
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
 from .paging import LaneQuery, page_of
-from .search import PAGE, died_of, died_of_last, pages
+from .search import died_of, died_of_last
 from .select.match import Candidate, Unknown, matches
 from .select.parser import parse
 from .select.terms import (

@@ -81,7 +81,7 @@ def test_large_bodies_are_looked_at_few_at_a_time(store: Watched, monkeypatch: p
         return peek(*args, **options)
 
     monkeypatch.setattr(store, "peek", watched)
-    monkeypatch.setattr("redrive.triage.search.PAGE_BYTES", 600_000)
+    monkeypatch.setattr("redrive.store.paging.PAGE_BYTES", 600_000)
     assert purge(store, "q", actor="ann").cancelled == 3 * PAGE
     assert set(limits) == {PAGE, 599}
 

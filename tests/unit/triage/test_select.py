@@ -16,11 +16,10 @@ from redrive import App
 from redrive.errors import ConfigError, SelectorError
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Draft, FailureGroup, Filter, Lane, Message, Page, Settlement
-from redrive.store import Store
+from redrive.store import Store, paging
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
-from redrive.triage import search
 from redrive.triage.dlq import DeadLetters
 from redrive.triage.select.terms import as_node
 from redrive.triage.selection import Selection
@@ -37,8 +36,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "PAGE", 7)
-    monkeypatch.setattr(search, "FIRST_PAGE", 3)
+    monkeypatch.setattr(paging, "PAGE", 7)
+    monkeypatch.setattr(paging, "FIRST_PAGE", 3)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=120)
@@ -147,12 +146,12 @@ def test_a_count_by_index_reads_no_message_and_a_listing_only_what_it_needs() ->
     store = Counting(ManualClock())
     bury(store, 300)
     assert Selection(store, "reason:exhausted").count() == 300 and store.read == 0
-    assert len(list(Selection(store, "attempt:1").messages(10))) == 10 and store.read == search.FIRST_PAGE
+    assert len(list(Selection(store, "attempt:1").messages(10))) == 10 and store.read == paging.FIRST_PAGE
     store.close()
 
 
 def test_large_bodies_make_short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "PAGE_BYTES", 5000)
+    monkeypatch.setattr(paging, "PAGE_BYTES", 5000)
     asked: list[int] = []
 
     class Asking(MemoryStore):
@@ -165,7 +164,7 @@ def test_large_bodies_make_short_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     store = Asking(ManualClock())
     bury(store, 110, b'"' + b"x" * 998 + b'"')
     assert Selection(store, "attempt:1").count() == 110
-    assert asked == [search.FIRST_PAGE, 4, 4, 4]
+    assert asked == [paging.FIRST_PAGE, 4, 4, 4]
     store.close()
 
 

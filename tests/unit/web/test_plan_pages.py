@@ -10,8 +10,8 @@ import pytest
 from tests.support.redrive_pages import Pages, actions, forms, text_of
 
 from redrive.message import FailureGroup, Swap
+from redrive.store import FIRST_PAGE
 from redrive.triage.redrive.records import chunk_cell
-from redrive.triage.search import FIRST_PAGE
 from redrive.web import Permission
 from redrive.web.read import plans
 from redrive.web.sums import Sums

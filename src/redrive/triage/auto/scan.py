@@ -26,9 +26,10 @@ from ...message import (
     Redrive,
 )
 from ...registry import Registry
+from ...store import FIRST_PAGE, fitting
 from ...worker.flow.local_state import controls
 from ..redrive.gates import held
-from ..search import FIRST_PAGE, died_of, fitting
+from ..search import died_of
 
 PAGE = 250  # messages in one read
 READ_MAX = 2000  # most messages read in one scan; the next scan continues after them

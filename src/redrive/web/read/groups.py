@@ -19,9 +19,9 @@ from ...present.formats import timestamp
 from ...present.groups import annotation_record, batches_record, group_records, task_group_record
 from ...present.messages import dead_message_row
 from ...present.permissions import Permission
+from ...store import FIRST_PAGE, fitting
 from ...triage.annotations import NOTHING, read_annotations
 from ...triage.redrive.run import RunView, views
-from ...triage.search import FIRST_PAGE, fitting
 from ...triage.select.terms import exactly
 from ...triage.selection import Selection
 from .. import outside

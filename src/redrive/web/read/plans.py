@@ -14,12 +14,12 @@ from ...present.formats import timestamp
 from ...present.groups import task_group_record
 from ...present.plans import plan_record
 from ...present.runs import run_record
+from ...store import pages
 from ...triage.lookup import run_ids
 from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_words
 from ...triage.redrive.pacing import MAX_PER_S, STEP_MS
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
 from ...triage.redrive.records import Plan, decode_state, plan_cell, recent_plans, state_cell, state_of
-from ...triage.search import pages
 from ...triage.select.terms import LANES, NONE
 from ...triage.selection import Selection, of_lane, split
 from ..ask import PageRequest, Problem, Record
