@@ -113,9 +113,7 @@ def _step(part: Part, counts: BatchCounts) -> Seen:
 def _nested(part: Part, whole: WholeBatch) -> Seen:
     if whole.state is None:  # forgotten seven days after its end
         return Seen(part.last, whole.cell is not None or not part.begun, part.done)
-    phase = whole.phase
-    is_open = phase in (BatchPhase.FILLING, BatchPhase.RUNNING, BatchPhase.WAITING)
-    return Seen(whole.counts, is_open, phase is BatchPhase.DONE)
+    return Seen(whole.counts, not whole.phase.is_over, whole.phase is BatchPhase.DONE)
 
 
 def with_nested(store: Store, ids: Sequence[str]) -> list[WholeBatch]:

@@ -33,6 +33,11 @@ class BatchPhase(StrEnum):
     PARTIAL = "partial"
     CANCELLED = "cancelled"
 
+    @property
+    def is_over(self) -> bool:
+        """True if nothing is open, and no producer fills the batch or one nested in it; a redrive may open it again."""
+        return self in (BatchPhase.DONE, BatchPhase.PARTIAL, BatchPhase.CANCELLED)
+
 
 class BatchState(Struct, frozen=True, omit_defaults=True):
     """A batch as its cell says. `filled`: how many drafts its producers have put; `sealed`: no producer adds more.

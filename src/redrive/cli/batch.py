@@ -144,15 +144,14 @@ def _watched(store: Store, id: str, timeout: float | None, lines: Output | None)
     looks, last, next_s = pauses(timeout, f"batch {id}"), None, 0.0
     while True:
         _, info = found(store, id)
-        ended = info.state not in (BatchPhase.FILLING, BatchPhase.RUNNING)
-        if info != last and (ended or time.monotonic() >= next_s):
+        if info != last and (info.state.is_over or time.monotonic() >= next_s):
             last, next_s = info, time.monotonic() + LINE_S
             if lines is None:
                 note(states(info))
             else:
                 lines.record(batch_record(info))
                 sys.stdout.flush()
-        if ended:
+        if info.state.is_over:
             return info
         time.sleep(next(looks))
 
@@ -164,7 +163,7 @@ def _watched(store: Store, id: str, timeout: float | None, lines: Output | None)
 def cancel(opened: OpenedStore, out: Output, id: str, actor: str | None, reason: str) -> None:
     """End the waiting members of a batch, and ask the running ones to stop. A partial batch is given up."""
     ref, info = found(opened.store, id)
-    if not info.counts.open and info.state is not BatchPhase.FILLING:
+    if info.state.is_over:
         done = info.state is BatchPhase.DONE
         note(f"nothing is open in batch {id}: " + ("it is done" if done else "it is given up, and what is dead stays"))
     count = ref.cancel(reason=reason, actor=actor)

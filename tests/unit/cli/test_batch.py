@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from redrive import App, Retry
 from redrive.batch import waiting
+from redrive.batch.state import cell_of, state_in, swap_of
 from redrive.cli import batch
 from redrive.message import Swap
 from redrive.program.main import run
@@ -123,6 +125,25 @@ def test_watching_ends_at_a_timeout_and_when_the_batch_is_cancelled(call: Call) 
     call("batch", "cancel", id, "--reason", "wrong")
     assert call("batch", "watch", id)[0] == 1
     assert call("batch", "watch", "nonsense")[0] == 4
+
+
+def test_watching_goes_on_while_a_nested_batch_is_being_filled(call: Call) -> None:
+    app = App("sqlite:///work.db")
+    ref = app.batch([app.batch([], name="inner")], name="outer").enqueue()
+    inner = f"{ref.id}/inner"
+    (cell,) = app.store.cells.read([cell_of(inner)])
+    state = state_in(app.store, inner, cell)
+    assert state is not None
+    app.store.cells.swap([swap_of(app.store, replace(state, sealed=False, succeeded=False), cell)])
+    (outer,) = app.store.cells.read([cell_of(ref.id)])
+    whole = state_in(app.store, ref.id, outer)
+    assert whole is not None
+    parts = tuple(replace(part, done=False) for part in whole.parts)
+    app.store.cells.swap([swap_of(app.store, replace(whole, succeeded=False, parts=parts), outer)])
+    app.store.close()
+    assert json.loads(call("batch", "show", ref.id, "-o", "json")[1])["state"] == "waiting"
+    code, _, err = call("batch", "watch", ref.id, "--timeout", "1ms")
+    assert code == 124 and "the batch goes on" in err
 
 
 def test_a_waived_member_counts_as_done_and_the_audit_log_says_so(call: Call) -> None:
