@@ -14,6 +14,7 @@ from ..errors import ConfigError, Conflict, Unsupported
 from ..ids import new_id, part_id
 from ..message import Draft, Swap
 from ..registry import Registry
+from ..run_context import Tracing
 from . import repeats
 from .advance import advance
 from .fill import raise_refused
@@ -53,6 +54,8 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     (found,) = wholes(store, [id])
     if found.state is not None and found.state.sealed:
         return BatchRef(id, store, True)
+    if app.tracing is not None:  # those of later steps, too, which a worker puts
+        steps = [_stamped(step, app.tracing) for step in steps]
     chunks = {step.name: [*_chunks(step.drafts)] for step in steps}
     parts = tuple(_part(store.now_ms(), id, step, len(chunks[step.name])) for step in _sorted(state.name, steps))
     if found.state is not None:
@@ -73,8 +76,7 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
         for part in state.parts:
             for n in range(part.put, part.chunks):
                 _store(app, chunk_swap(store, id, part.name, n, chunks[part.name][n]), tx)
-        stamped = drafts if app.tracing is None else app.tracing.stamp(drafts)
-        app.put(stamped, swaps=[swap_of(store, state, found.cell)], tx=tx)
+        app.put(drafts, swaps=[swap_of(store, state, found.cell)], tx=tx)
     except Conflict:
         if tx is not None:
             raise
@@ -82,6 +84,11 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     if first is not None and tx is None:
         follow(app, [id], raise_refused)
     return BatchRef(id, store)
+
+
+def _stamped(step: PlannedStep, tracing: Tracing) -> PlannedStep:
+    draft = None if step.draft is None else tracing.stamp((step.draft,))[0]
+    return replace(step, draft=draft, drafts=tracing.stamp(step.drafts))
 
 
 def _store(app: Registry, swap: Swap, tx: Any) -> None:

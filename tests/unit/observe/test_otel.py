@@ -233,6 +233,22 @@ def test_a_batch_of_one_sender_is_one_span(traced: Traced) -> None:
     assert told(sent)["messaging.batch.message_count"] == 5 and "messaging.message.id" not in told(sent)
 
 
+def test_each_step_of_a_workflow_is_in_the_trace_of_who_enqueued_it(traced: Traced) -> None:
+    seen = list[str]()
+
+    @traced.app.task(ctx=True)
+    def step(ctx: redrive.Context, n: int) -> None:
+        seen.append((ctx.message.traceparent or "none").split("-")[1])
+
+    w = traced.app.workflow(name="order")
+    first = w.map(step, range(2))
+    w.map(step, range(300)).after(w.step(step, 7).after(first))  # the last ones are stored in two lists
+    with traced.tracer.start_as_current_span("request") as span:
+        w.enqueue()
+    traced.work()
+    assert seen == [f"{span.get_span_context().trace_id:032x}"] * 303
+
+
 def test_the_span_of_a_callback_names_its_batch_and_that_of_a_member_costs_no_read(traced: Traced) -> None:
     @traced.app.task(queue="crm")
     def push(n: int) -> None: ...
