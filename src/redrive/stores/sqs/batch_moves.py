@@ -43,15 +43,12 @@ class CountedBatches(SqsEngine):
         return self._counted().counts(ids)
 
     def batch_ids(self, *, after: str = "", limit: int = 100, failed: bool = False) -> list[str]:
+        ids = [] if self.batch_cells is None else self.batch_cells.ids(after)  # all of them, in one read of the lists
         found = list[str]()
-        while self.batch_cells is not None and len(found) < limit:
-            ids = self.batch_cells.ids(after, limit)
-            if not ids:
-                break
-            counts = self.batch_counts(ids) if failed else []
-            found += [id for id, n in zip(ids, counts, strict=True) if n.dead or n.quarantine] if failed else ids
-            after = ids[-1]
-        return found[:limit]
+        while ids and failed and len(found) < limit:
+            some, ids = ids[:PAGE], ids[PAGE:]
+            found += [id for id, n in zip(some, self.batch_counts(some), strict=True) if n.dead or n.quarantine]
+        return (found if failed else ids)[:limit]
 
     def changed_batches(self, *, after: str = "", limit: int = 100) -> list[str]:
         return [] if self.batch_cells is None else self.batch_cells.changed(after, limit)

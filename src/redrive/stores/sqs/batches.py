@@ -184,10 +184,10 @@ class BatchCells:
         cells = dict(zip(names, self._cells.read(names) if names else [], strict=True))
         return {id: [cells[_page_cell(place)] for place in some] for id, some in places.items()}
 
-    def ids(self, after: str, limit: int) -> list[str]:
+    def ids(self, after: str) -> list[str]:
         now, cells = self._now_ms(), self._cells.read(self._all_lists)
         listed = {id: at for cell in cells if cell for id, at in _read_list(cell.value).items()}
-        return sorted(id for id, until_ms in listed.items() if id > after and not 0 < until_ms <= now)[:limit]
+        return sorted(id for id, until_ms in listed.items() if id > after and not 0 < until_ms <= now)
 
     def changed(self, after: str, limit: int) -> list[str]:
         ids = sorted(id for id in {id for ids, _ in self._read_news() for id in ids} if id > after)
