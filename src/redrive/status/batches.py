@@ -30,25 +30,28 @@ class Cause(NamedTuple):
 
 
 class ReadBatches(NamedTuple):
-    """Batches as read; `unread`: there may be more that need a person. `causes`: by id, why members of those that are
-    needs died."""
+    """Batches as read; `unread`: there may be more that need a person."""
 
     found: Sequence[BatchInfo] = ()
     unread: bool = False
-    causes: Mapping[str, Cause] = {}
 
 
 def read_batches(store: Store) -> ReadBatches:
     """Read the first READ_MAX batches. If there are more, also up to READ_MAX with a failed member, and up to READ_MAX
-    with news, as has any batch that was never sealed and has nothing open. Of those that are needs, up to PEEKED dead
-    members each. One call of the store if there are no batches. Raises StoreError."""
+    with news, as has any batch that was never sealed and has nothing open. One call of the store if there are no
+    batches. Raises StoreError."""
     ids, unread = store.batch_ids(limit=READ_MAX + 1), False
     if len(ids) > READ_MAX:
         failed, changed = store.batch_ids(failed=True, limit=READ_MAX), store.changed_batches(limit=READ_MAX)
         unread = READ_MAX in (len(failed), len(changed))
         ids = [*ids[:READ_MAX], *failed, *changed]
-    found = infos(store, roots(ids))
-    return ReadBatches(found, unread, dict(_causes(store, found)))
+    return ReadBatches(infos(store, roots(ids)), unread)
+
+
+def batch_causes(store: Store, found: Sequence[BatchInfo]) -> dict[str, Cause]:
+    """Return by id why members died of those of these batches that are needs: up to PEEKED dead ones of each are read,
+    and none if none is dead. Raises StoreError."""
+    return dict(_causes(store, found))
 
 
 def _causes(store: Store, found: Sequence[BatchInfo]) -> Iterator[tuple[str, Cause]]:

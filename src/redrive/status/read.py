@@ -17,7 +17,7 @@ from ..triage.annotations import read_annotations
 from ..triage.auto.machine import machines
 from ..triage.controls import Control, Controls
 from ..triage.redrive.run import views
-from .batches import ReadBatches, read_batches
+from .batches import ReadBatches, batch_causes, read_batches
 from .hold import Hold, words
 from .needs import NeedSources, needs_of
 from .reasons import Reasons
@@ -69,7 +69,7 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         ],
         objectives=read_objectives(store, app) if app is not None and keeps_cells else (),
         batches=batches.found,
-        causes=batches.causes,
+        causes=batch_causes(store, batches.found),
     )
     return replace(bare, needs=needs_of(seen))
 
