@@ -89,7 +89,7 @@ class Batch:
         for member in self._drafts:
             if isinstance(member, Batch):
                 raise ConfigError(f"batch {self._state.name!r} has nested batches: enqueue it without tx=")
-            drafts.append(member)
+            drafts.append(self._need_draft(member))
         if len(drafts) > TX_MAX:
             raise ConfigError(f"batch {self._state.name!r} has {len(drafts)} members; with tx= at most {TX_MAX}")
         if self._state.filled:
@@ -160,12 +160,13 @@ class Batch:
     def _take(self, member: Draft | Batch) -> None:
         if isinstance(member, Batch):
             self._nest(member)
-        elif isinstance(member, Draft):
-            self._take_draft(member)
         else:
-            raise ConfigError(
-                f"batch {self._state.name!r}: {member!r:.100} is no draft and no batch: give task.draft(…)"
-            )
+            self._take_draft(self._need_draft(member))
+
+    def _need_draft(self, member: object) -> Draft:
+        if isinstance(member, Draft):
+            return member
+        raise ConfigError(f"batch {self._state.name!r}: {member!r:.100} is no draft and no batch: give task.draft(…)")
 
     def _nest(self, batch: Batch) -> None:
         """Put what is buffered with the state that names the nested batch; then fill that."""
