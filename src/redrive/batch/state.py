@@ -150,21 +150,22 @@ def cell_of(id: str) -> str:
 def state_in(store: Store, id: str, cell: Cell | None) -> BatchState | None:
     """Return the state in a batch's cell; None without a cell. Raises Unreadable for a damaged one, KeyMissing for one
     that is encrypted with a key that is missing."""
-
     return required(cell_of(id), cell, lambda value: _decode(_opened(store, id, value)), None)
 
 
 def _opened(store: Store, id: str, value: bytes) -> bytes:
-    is_sealed = store.box is not None and value.startswith(ENVELOPE)
-    return store.box.open(value, _SEALED, "", id, "") if is_sealed and store.box is not None else value
+    box = store.box if value.startswith(ENVELOPE) else None
+    return value if box is None else box.open(value, _SEALED, "", id, "")
+
+
+def _closed(store: Store, id: str, value: bytes) -> bytes:
+    """Return what a cell of a batch stores: encrypted if messages are, as callbacks and drafts have bodies, too."""
+    return value if store.box is None else store.box.seal(value, _SEALED, "", id, "")
 
 
 def swap_of(store: Store, state: BatchState, cell: Cell | None) -> Swap:
-    """Return the swap that stores the state, encrypted if messages are, as callbacks have bodies too. The state of an
-    ended batch is removed after KEPT_MS."""
-    value = msgspec.json.encode(state)
-    if store.box is not None:
-        value = store.box.seal(value, _SEALED, "", state.id, "")
+    """Return the swap that stores the state. That of an ended batch is removed after KEPT_MS."""
+    value = _closed(store, state.id, msgspec.json.encode(state))
     return Swap(cell_of(state.id), version_of(cell), value, None if state.ended_ms is None else KEPT_MS)
 
 
@@ -174,11 +175,8 @@ def chunk_of(id: str, step: str, n: int) -> str:
 
 
 def chunk_swap(store: Store, id: str, step: str, n: int, drafts: Sequence[Draft]) -> Swap:
-    """Return the swap that stores a list of drafts of a step, encrypted if messages are."""
-    value = msgspec.json.encode(drafts)
-    if store.box is not None:
-        value = store.box.seal(value, _SEALED, "", id, "")
-    return Swap(chunk_of(id, step, n), 0, value)
+    """Return the swap that stores a list of drafts of a step."""
+    return Swap(chunk_of(id, step, n), 0, _closed(store, id, msgspec.json.encode(drafts)))
 
 
 def stored_drafts(store: Store, id: str, part: Part) -> tuple[tuple[Draft, ...], Swap]:
