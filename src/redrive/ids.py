@@ -52,3 +52,8 @@ def wholes_of(id: str) -> list[str]:
     """Return the ids of a batch and of the batches that it is a part of, the innermost first."""
     names = id.split("/")
     return ["/".join(names[:n]) for n in range(len(names), 0, -1)]
+
+
+def root_of(id: str) -> str:
+    """Return the id of the outermost of these."""
+    return id.partition("/")[0]

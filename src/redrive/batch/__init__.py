@@ -22,7 +22,7 @@ from .fill import Batch, batch, new_state, tolerance
 from .follow import BatchApp, Complain, follow
 from .lost import lost_batches
 from .read import batch_cells, with_parts
-from .ref import BatchInfo, BatchRef, PartInfo, ids_above, infos, listed, roots
+from .ref import BatchInfo, BatchRef, PartInfo, every, ids_above, infos, listed, roots
 from .state import BatchPhase, BatchState
 from .steps import PlannedStep, enqueue_steps
 from .waiting import group_batches
@@ -40,6 +40,7 @@ __all__ = [
     "batch",
     "batch_cells",
     "enqueue_steps",
+    "every",
     "follow",
     "group_batches",
     "ids_above",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..errors import Unreadable
-from ..ids import wholes_of
+from ..ids import root_of
 from ..store import Store
-from .state import cell_of, state_in
+from .read import PAGE, wholes
+from .ref import roots
 
-PAGE = 500
 READ_MAX = 20_000  # most batches that are looked at
 
 
@@ -20,19 +19,15 @@ def lost_batches(store: Store) -> Iterator[tuple[str, str]]:
         ids = store.batch_ids(after=after, limit=PAGE)
         if not ids:
             return
-        wholes = [wholes_of(id)[-1] for id in ids]  # a step has no state of its own
-        cells = store.cells.read([cell_of(id) for id in wholes])
-        for id, cell, counts in zip(wholes, cells, store.batch_counts(ids), strict=True):
-            why = ""
-            try:
-                why = "" if state_in(store, id, cell) else "is gone"
-            except Unreadable as error:
-                why = f"cannot be read ({' '.join(str(error).split())[:200]})"
-            if why and counts.open + counts.dead + counts.quarantine:
+        states = {whole.id: whole for whole in wholes(store, roots(ids))}
+        for id, counts in zip(ids, store.batch_counts(ids), strict=True):
+            whole = states[root_of(id)]  # a step has no state of its own
+            if whole.state is None and counts.open + counts.dead + counts.quarantine:
+                why = f"cannot be read ({' '.join(whole.why.split())[:200]})" if whole.why else "is gone"
                 yield (
-                    id,
-                    f"the state of batch {id} {why}, so none of its callbacks is put; its {counts.open:,} open members "
-                    f"run on, {counts.dead + counts.quarantine:,} failed: redrive or discard these, and enqueue what "
-                    "was to follow by hand",
+                    whole.id,
+                    f"the state of batch {whole.id} {why}, so none of its callbacks is put; its {counts.open:,} open "
+                    f"members run on, {counts.dead + counts.quarantine:,} failed: redrive or discard these, and "
+                    "enqueue what was to follow by hand",
                 )
         after = ids[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from msgspec import Struct, json
@@ -14,7 +15,7 @@ from ..audit import Audit
 from ..chain import NEXT_HEADER
 from ..duration import Duration, pauses
 from ..errors import BatchNotDone, ConfigError, Unreadable, Unsupported
-from ..ids import part_id
+from ..ids import part_id, root_of
 from ..message import BatchCounts, Cancel, Filter, Lane, Message, Swap
 from ..registry import Registry
 from ..run_context import refuse_loop
@@ -162,23 +163,28 @@ class BatchRef(Struct, frozen=True):
             self.store.put([], swaps=[*swaps, *states])
 
         audit.commit(entry, write)
-        ended = 0
-        for lane in (Lane.READY, Lane.LEASED) if self.store.traits.finds else ():
-            ids = [message.id for message in self.members(lane)]
-            for at in range(0, len(ids), PAGE):
-                words = self.store.cancel(ids[at : at + PAGE])
-                ended += sum(word in (Cancel.CANCELLED, Cancel.REQUESTED) for word in words)
-        return ended
+        lanes = (Lane.READY, Lane.LEASED) if self.store.traits.finds else ()
+        words = [word for lane in lanes for word in cancel_all(self.store, list(self.members(lane)))]
+        return sum(word in (Cancel.CANCELLED, Cancel.REQUESTED) for word in words)
+
+
+def cancel_all(store: Store, messages: Sequence[Message]) -> list[str]:
+    """Cancel these messages, page by page; return the words of the store. Raises StoreError."""
+    ids = [message.id for message in messages]
+    return [word for at in range(0, len(ids), PAGE) for word in store.cancel(ids[at : at + PAGE])]
 
 
 def listed(store: Store, *, after: str = "", limit: int = 100) -> list[BatchInfo]:
-    """Return batches with members, sorted by id, above `after`; those whose state is gone or unreadable are left out,
+    """Return the first batches of `every`. Raises StoreError."""
+    return [*islice(every(store, after=after, page=limit), limit)]
+
+
+def every(store: Store, *, after: str = "", page: int = PAGE) -> Iterator[BatchInfo]:
+    """Yield batches with members, sorted by id, above `after`; those whose state is gone or unreadable are left out,
     and parts are shown with what they are a part of. Raises StoreError."""
-    found = list[BatchInfo]()
-    while len(found) < limit and (ids := ids_above(store, after, limit)):
-        found += infos(store, ids)
+    while ids := ids_above(store, after, page):
+        yield from infos(store, ids)
         after = ids[-1]
-    return found[:limit]
 
 
 def ids_above(store: Store, after: str, limit: int) -> list[str]:
@@ -189,7 +195,7 @@ def ids_above(store: Store, after: str, limit: int) -> list[str]:
 
 def roots(ids: Iterable[str]) -> list[str]:
     """Return the batches that these are, or are parts of, each once."""
-    return [*dict.fromkeys(id.partition("/")[0] for id in ids)]
+    return [*dict.fromkeys(map(root_of, ids))]
 
 
 def infos(store: Store, ids: Sequence[str]) -> list[BatchInfo]:

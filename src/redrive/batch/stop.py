@@ -9,8 +9,7 @@ from msgspec.structs import replace
 from ..audit import Audit
 from ..message import Cancel, Lane, Swap
 from ..store import Store
-from .read import PAGE
-from .ref import BatchRef
+from .ref import BatchRef, cancel_all
 from .state import BatchState, cell_of, state_in, swap_of
 
 ACTOR = "redrive"
@@ -24,9 +23,8 @@ def stop(store: Store, batch: BatchState) -> None:
     members take several calls. Raises StoreError, Conflict.
     """
     ref = BatchRef(batch.id, store)
-    ids = [message.id for message in islice(ref.members(Lane.READY), AT_ONCE)]
-    words = [word for at in range(0, len(ids), PAGE) for word in store.cancel(ids[at : at + PAGE])]
-    if len(ids) == AT_ONCE and Cancel.CANCELLED in words:
+    words = cancel_all(store, list(islice(ref.members(Lane.READY), AT_ONCE)))
+    if len(words) == AT_ONCE and Cancel.CANCELLED in words:
         return
     counts, audit = ref.counts, Audit(store)
     dead = counts.dead + counts.quarantine

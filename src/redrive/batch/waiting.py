@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from ..ids import wholes_of
+from ..ids import root_of
 from ..message import FailureGroup, Filter, Lane
 from ..store import Store
 from .read import peeked
@@ -41,5 +41,5 @@ def _counted(store: Store, groups: Sequence[FailureGroup]) -> Iterator[GroupBatc
         where = Filter(fingerprint=group.fingerprint, task=group.task)
         dead = [*islice(peeked(store, Lane.DEAD, where), most + 1)]
         left = max(0, left - len(dead))
-        found = {wholes_of(message.batch)[-1] for message in dead[:most] if message.batch is not None}
+        found = {root_of(message.batch) for message in dead[:most] if message.batch is not None}
         yield GroupBatches(len(found), len(dead) > most)

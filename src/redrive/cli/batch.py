@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 
 import click
 
-from ..batch import BatchInfo, BatchPhase, BatchRef, ids_above, infos
+from ..batch import BatchInfo, BatchPhase, BatchRef, every
 from ..duration import pauses
 from ..errors import ConfigError
 from ..message import Lane
@@ -24,7 +23,6 @@ from .terminal.output import Column, Output
 from .terminal.stderr import note
 from .terminal.types import DURATION
 
-PAGE = 500
 LINE_S = 1.0  # seconds between two lines about a batch that is watched
 _COLUMNS = (
     Column("state"),
@@ -72,16 +70,9 @@ def list_(opened: OpenedStore, out: Output, name: str | None, state: str | None,
     `cancelled`, or `partial`: more members failed than it tolerates. Redrive these, and it goes on. It is forgotten
     seven days after nothing is left that could change it.
     """
-    wanted = (info for info in _all(opened.store) if name in (None, info.name) and state in (None, info.state.value))
+    wanted = (info for info in every(opened.store) if name in (None, info.name) and state in (None, info.state.value))
     if not out.rows(map(batch_record, wanted), _COLUMNS, id="id", limit=limit):
         note("no batches" if name is state is None else "no such batches")
-
-
-def _all(store: Store) -> Iterator[BatchInfo]:
-    after = ""
-    while ids := ids_above(store, after, PAGE):
-        yield from infos(store, ids)
-        after = ids[-1]
 
 
 @batch.command()
