@@ -533,10 +533,12 @@ class App(ReadModel):
 
     def _services(self, queues: Sequence[str], ingest: bool) -> list[MakeService]:
         """Return the functions that create the services of a worker of these queues. The services carry out redrive
-        runs, warn if no scheduler runs, check the thresholds of alerts and, with `ingest`, ingest dead letters."""
+        runs, resume queues whose pause is over, warn if no scheduler runs, check the thresholds of alerts and, with
+        `ingest`, ingest dead letters."""
+        from .triage.pauses import PauseEnds
         from .triage.service import RedriveService
 
-        services: list[MakeService] = [partial(RedriveService, self)]
+        services: list[MakeService] = [partial(RedriveService, self), partial(PauseEnds, self.store)]
         if self.schedules:
             from .schedule import SchedulerWatch
 

@@ -21,6 +21,7 @@ from .subcommands import Subcommands
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output, bar
 from .terminal.stderr import note
+from .terminal.types import DURATION
 
 if TYPE_CHECKING:
     from ..status import Hold
@@ -83,11 +84,14 @@ def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms:
 
 @queue.command()
 @click.argument("names", nargs=-1, required=True, metavar="QUEUE…")
+@click.option("--for", "for_", type=DURATION, help="let a worker resume it after this time, such as 2h")
 @signature()
 @at_store()
-def pause(opened: OpenedStore, out: Output, names: tuple[str, ...], reason: str, actor: str | None) -> None:
+def pause(
+    opened: OpenedStore, out: Output, names: tuple[str, ...], for_: float | None, reason: str, actor: str | None
+) -> None:
     """Stop claiming from queues. Messages that run continue, others wait."""
-    _set(opened, out, names, paused=True, reason=reason, actor=actor)
+    _set(opened, out, names, paused=True, reason=reason, actor=actor, for_=for_)
 
 
 @queue.command()
@@ -100,8 +104,9 @@ def resume(opened: OpenedStore, out: Output, names: tuple[str, ...], reason: str
 
 
 def _set(
-    opened: OpenedStore, out: Output, names: tuple[str, ...], *, paused: bool, reason: str, actor: str | None
-) -> None:
+    opened: OpenedStore, out: Output, names: tuple[str, ...], *, paused: bool, reason: str, actor: str | None,
+    for_: float | None = None,
+) -> None:  # fmt: skip
     from ..triage import pauses
 
     idle = [] if paused else [name for name in names if name not in opened.store.paused()]
@@ -113,7 +118,10 @@ def _set(
             raise unknown("queue", name, sorted(known), opened.url, look="queue list")
     note_unknown_queues(opened, names)
     for name in names:
-        (pauses.pause if paused else pauses.resume)(opened.store, name, actor=actor, reason=reason)
+        if paused:
+            pauses.pause(opened.store, name, for_=for_, actor=actor, reason=reason)
+        else:
+            pauses.resume(opened.store, name, actor=actor, reason=reason)
     rows = [{"queue": name, "paused": paused} for name in names]
     out.rows(rows, (Column("queue"), Column("paused")), id="queue", limit=0)
 

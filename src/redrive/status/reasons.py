@@ -288,10 +288,11 @@ class Reasons:
         text = f"queue {queue} is paused"
         if by is not None:
             text += f" by {by.actor}" + (f": {by.reason}" if by.reason else "")
+        since_ms, until_ms = (None, None) if by is None else (by.at_ms, by.until_ms)
         return Hold(
-            kind="pause", by=queue, text=text, next=words("queue", "resume", queue), queue=queue,
-            needs_person=is_forgotten(None if by is None else by.at_ms, None, self.now_ms),
-            since_ms=None if by is None else by.at_ms, actor="" if by is None else by.actor,
+            kind="pause", by=queue, text=text, until_ms=until_ms, next=words("queue", "resume", queue), queue=queue,
+            needs_person=is_forgotten(since_ms, until_ms, self.now_ms),
+            since_ms=since_ms, actor="" if by is None else by.actor,
             reason="" if by is None else by.reason,
         )  # fmt: skip
 

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from ..audit import Audit, Entry, signed
-from ..duration import Duration, milliseconds, rfc3339
+from ..duration import Duration, rfc3339
 from ..errors import ConfigError, Unsupported, near_miss
 from ..message import Swap, decoded, required, version_of
 from ..paused_task import CELL, PausedTask, decode, encode, pause_of
 from ..presence import Knowledge
 from ..registry import Registry
 from ..store import Store
+from .pauses import end_of
 
 NAME_MAX = 200  # the most characters of a task's name or a pattern
 PAUSES_MAX = 1000
-LONGEST_MS = 366 * 86_400_000
 
 
 class TaskState(Struct, frozen=True, kw_only=True):
@@ -68,10 +68,9 @@ def pause_task(
         why = "workers cannot leave single tasks unclaimed in SQS, and each receive counts towards maxReceiveCount"
         next = "pause its queue, or hold the breaker of its dependency open"
         raise Unsupported(f"task {name!r} cannot be paused on {store.traits.name}: {why}; {next}")
-    span_ms = None if for_ is None else milliseconds(for_, "for_")
-    if not 0 < len(name) <= NAME_MAX or not (span_ms is None or 0 < span_ms <= LONGEST_MS):
-        expected = f"a name or a pattern of at most {NAME_MAX} characters, and a time above 0, a year at most"
-        raise ConfigError(f"pause of task {name!r} for {for_}: expected {expected}")
+    span_ms = end_of(for_, f"pause of task {name!r}")
+    if not 0 < len(name) <= NAME_MAX:
+        raise ConfigError(f"pause of task {name!r}: expected a name or a pattern of at most {NAME_MAX} characters")
     known = task_names(store, app)
     if not any(map(PausedTask(name=name, at_ms=0, by="", reason="").holds, known)) and (near := near_miss(name, known)):
         raise ConfigError(f"there is no task {name!r}; did you mean {near!r}?")
