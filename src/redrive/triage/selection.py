@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Self, Unpack
@@ -20,7 +20,7 @@ from ..batch import with_parts
 from ..blobs import whole_body
 from ..errors import BlobsUnavailable, Unreadable, Unsupported
 from ..fault import Fault
-from ..message import DAMAGED, FailureGroup, Filter, Lane, Message, Page
+from ..message import DAMAGED, Counts, FailureGroup, Filter, Lane, Message, Page
 from ..registry import Registry
 from ..store import PAGE, Store, pages
 from ..stores.failure_groups import grouped
@@ -67,6 +67,13 @@ class Selection:
         self._hosts = _hosts(store) if "host" in fields_of(self.node) else {}
         self._of_lane = in_lane if every else of_lane
         self._lanes = (*LIVE, *LANES) if every else (*LANES, *LIVE)
+
+    @cached_property
+    def _counts(self) -> Mapping[str, Counts]:
+        """The counts of the queues that the selection names, if it is one, or of all."""
+        queues = {queue if isinstance(queue, str) else "" for queue in (query.where.queue for query in self._queries)}
+        one = queues.pop() if len(queues) == 1 else ""
+        return {one: self._store.counts(one)} if one else self._store.counts_by_queue()
 
     @cached_property
     def _queries(self) -> Sequence[LaneQuery]:
@@ -146,16 +153,14 @@ class Selection:
         if self._all_dead and self.indexed:
             return Counted(self.count(), 0, 0)
         if self._store.traits.exact_counts and all(map(by_counts, self._queries)):
-            counts = self._store.counts_by_queue()
-            return Counted(sum(sum_of(query, counts) for query in self._queries), 0, 0)
+            return Counted(sum(sum_of(query, self._counts) for query in self._queries), 0, 0)
         until_s, read = time.monotonic() + seconds, Counter[bool]()
         for query in self._queries:
             for page in pages(self._store, query.lane, query.where):
                 matching = len(self._matching(query, page))
                 read += Counter({True: matching, False: len(page) - matching})
                 if read.total() >= looked or time.monotonic() > until_s:
-                    counts = self._store.counts_by_queue()
-                    of = sum(size_of(query, counts) for query in self._queries)
+                    of = sum(size_of(query, self._counts) for query in self._queries)
                     if read.total() < of:
                         return Counted(None, read.total(), of)
         return Counted(read[True], read.total(), read.total())
