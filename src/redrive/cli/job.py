@@ -19,10 +19,9 @@ from ..present.formats import timestamp
 from ..present.holds import hold_record, holds_text
 from ..present.messages import body_json, message_row, running_record
 from ..present.story import story
-from ..triage.paging import Counted
 from ..triage.select.parser import parse
 from ..triage.select.terms import SINCE, Node, PointInTime, Term, as_node, both, exactly, opposite
-from ..triage.selection import LOOKED_MAX, Selection
+from ..triage.selection import LOOKED_MAX, MatchCount, Selection
 from ..triage.timeline import ended_by
 from .opening import OpenedStore, at_store
 from .revealing import Reveal, reveal_option
@@ -191,7 +190,7 @@ def list_(
     return DONE
 
 
-def _write_count(out: Output, counted: Counted) -> int:
+def _write_count(out: Output, counted: MatchCount) -> int:
     """Write the number of messages, or how many were looked at. Exits 5 if that was not enough to count."""
     out.record({**asdict(counted), "text": str(counted)}, table=lambda: [str(counted)])
     return DONE if counted.count is not None else PARTIAL

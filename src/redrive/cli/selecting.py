@@ -20,8 +20,8 @@ from ..present.failure import DONE, FAILED, PARTIAL, REASON, REFUSED, USAGE, Fai
 from ..present.holds import holds_text
 from ..redact import one_line, redact
 from ..triage.actions import ActionResult
+from ..triage.lanes import at_rest
 from ..triage.lookup import message_ids, run_ids
-from ..triage.select.lanes import at_rest
 from ..triage.select.parser import parse
 from ..triage.select.terms import ALL, REASONS, Node, as_node, both
 from ..triage.selection import Selection

@@ -20,8 +20,8 @@ from .annotations import Annotations
 from .auto import machine
 from .auto.machine import Machine
 from .auto.rules import held_fingerprints
+from .lanes import at_rest
 from .search import died_of
-from .select.lanes import at_rest
 from .select.parser import parse
 from .select.terms import as_node
 from .selection import Selection

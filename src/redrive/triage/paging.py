@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct
-
 from ..message import Counts, Filter, Lane, Message, Page
 from ..store import Store
-from .select.lanes import LIVE
+from .lanes import LIVE
 from .select.terms import ALL, WAITING, Node, Pattern, Term
 
 LOOKED_MAX = 1000  # most messages that one page reads, if the store cannot answer the whole selector
@@ -22,20 +20,6 @@ class LaneQuery(NamedTuple):
     lane: Lane
     where: Filter
     rest: Node
-
-
-class Counted(Struct, frozen=True):
-    """The number of messages in a selection, or None if counting them would take too long: then `looked` messages were
-    read, of the `of` among which they are."""
-
-    count: int | None
-    looked: int
-    of: int
-
-    def __str__(self) -> str:
-        if self.count is not None:
-            return f"{self.count:,}"
-        return f"looked at the first {self.looked:,} of {self.of:,}; no count"
 
 
 def by_counts(query: LaneQuery) -> bool:

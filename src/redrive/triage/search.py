@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from ..message import RESTING, Filter, Lane, Message
 from ..store import Store
-from .select.lanes import LIVE
+from .lanes import LIVE
 
 
 def died_of(store: Store, messages: Sequence[Message], fingerprints: Set[str]) -> set[str]:

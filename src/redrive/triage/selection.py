@@ -14,6 +14,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Self, Unpack
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from ..batch import with_parts
@@ -25,9 +26,9 @@ from ..registry import Registry
 from ..store import PAGE, Store, pages
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
-from .paging import Counted, LaneQuery, by_counts, page_of, size_of, sum_of
+from .lanes import LIVE, in_lane, of_lane, split, split_live, unnamed
+from .paging import LaneQuery, by_counts, page_of, size_of, sum_of
 from .search import died_of, died_of_last
-from .select.lanes import LIVE, in_lane, of_lane, split, split_live, unnamed
 from .select.match import Candidate, Unknown, matches
 from .select.parser import parse
 from .select.terms import ALL, LANES, NONE, Node, fields_of
@@ -38,6 +39,20 @@ if TYPE_CHECKING:  # only for types: commands without plans start faster without
 
 QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan leaves out a message
 LOOKED_MAX, LOOKED_S = 20_000, 5.0  # the bounds of a look through messages that no index finds
+
+
+class MatchCount(Struct, frozen=True):
+    """The number of messages in a selection, or None if counting them would take too long: then `looked` messages were
+    read, of the `of` among which they are."""
+
+    count: int | None
+    looked: int
+    of: int
+
+    def __str__(self) -> str:
+        if self.count is not None:
+            return f"{self.count:,}"
+        return f"looked at the first {self.looked:,} of {self.of:,}; no count"
 
 
 class Selection:
@@ -142,18 +157,18 @@ class Selection:
         return (message.id for message in self.messages(limit))
 
     def bounded(self, looked: int = LOOKED_MAX, seconds: float = LOOKED_S) -> Self:
-        """Return this selection; from now on a pass ends once it has read so many messages that do not match, or has
-        taken so long, where no index has the answer. `cut` then says so, and `looked` how many it has read."""
+        """Return this selection; from now on a pass ends once it has read so many messages that do not match, where no
+        index has the answer, or has taken so long. `cut` then says so, and `looked` how many it has read."""
         self._most, self._seconds = looked, seconds
         return self
 
-    def counted(self, looked: int = LOOKED_MAX, seconds: float = LOOKED_S) -> Counted:
+    def counted(self, looked: int = LOOKED_MAX, seconds: float = LOOKED_S) -> MatchCount:
         """Return the number of messages in the selection, from the store's counts and indexes if they have it; or None
         for it, if reading so many messages, or for so long, is not enough. Never a part of the number."""
         if self._all_dead and self.indexed:
-            return Counted(self.count(), 0, 0)
+            return MatchCount(self.count(), 0, 0)
         if self._store.traits.exact_counts and all(map(by_counts, self._queries)):
-            return Counted(sum(sum_of(query, self._counts) for query in self._queries), 0, 0)
+            return MatchCount(sum(sum_of(query, self._counts) for query in self._queries), 0, 0)
         until_s, read = time.monotonic() + seconds, Counter[bool]()
         for query in self._queries:
             for page in pages(self._store, query.lane, query.where):
@@ -162,8 +177,8 @@ class Selection:
                 if read.total() >= looked or time.monotonic() > until_s:
                     of = sum(size_of(query, self._counts) for query in self._queries)
                     if read.total() < of:
-                        return Counted(None, read.total(), of)
-        return Counted(read[True], read.total(), read.total())
+                        return MatchCount(None, read.total(), of)
+        return MatchCount(read[True], read.total(), read.total())
 
     def page(self, limit: int = 50, cursor: str | None = None) -> Page:
         """Return one page of `messages()`; its `cursor` leads to the next. At most a thousand messages are read, so a
@@ -294,14 +309,14 @@ class Selection:
 
     def _matches(self, *, faults: bool = False) -> Iterator[tuple[Message, Fault | None]]:
         """Yield each message; with `faults`, with the fault that the message died of, or None."""
-        self.unread, self.looked, self.cut, misses = 0, 0, False, 0
+        self.unread, self.looked, self.cut, misses, begun = 0, 0, False, 0, False
         until_s = time.monotonic() + self._seconds
         for query in self._queries:
             for page in pages(self._store, query.lane, query.where):
-                if misses >= self._most or (misses and time.monotonic() > until_s):
+                if begun and (misses >= self._most or time.monotonic() > until_s):
                     self.cut = True
                     return
-                messages = self._matching(query, page)
+                messages, begun = self._matching(query, page), True
                 if query.rest != ALL:
                     self.looked, misses = self.looked + len(page), misses + len(page) - len(messages)
                 died = died_of_last(self._store, query.lane, messages) if faults else set()

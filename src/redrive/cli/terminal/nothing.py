@@ -13,8 +13,7 @@ from ...message import RESTING, Filter, Lane
 from ...present.commands import command, corrected, onward
 from ...present.failure import FAILED, USAGE, Failure
 from ...present.names import queue_names
-from ...triage.select.parser import hint
-from ...triage.select.terms import REASONS, And, Node, Or, Pattern, Term, as_node
+from ...triage.select.terms import REASONS, And, Node, Or, Pattern, Term, as_node, hint
 from ...triage.selection import Selection
 from .stderr import note
 

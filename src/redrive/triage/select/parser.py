@@ -39,7 +39,6 @@ from .terms import (
     both,
     either,
     opposite,
-    words_of,
 )
 
 LENGTH_MAX, DEPTH_MAX = 20_000, 50
@@ -56,14 +55,6 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 def parse(text: str) -> Node:
     """Return the tree of a selector. Raises SelectorError, which points at the mistake."""
     return _Parser(text).whole()
-
-
-def hint(node: Node) -> str | None:
-    """Return a text about the first bare word of a selector that looks like the name of a field; None if none does."""
-    for word in words_of(node):
-        if near := near_miss(word, FIELDS, 0.75):
-            return f"'{word}' was searched as a word; did you mean {near}:… ?"
-    return None
 
 
 class _RawValue(NamedTuple):

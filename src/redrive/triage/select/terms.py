@@ -9,6 +9,7 @@ from decimal import Decimal
 from msgspec import Struct
 
 from ...duration import rfc3339
+from ...errors import near_miss
 from ...message import RESTING, Filter, Lane
 
 REASONS = (
@@ -230,7 +231,7 @@ def fields_of(node: Node) -> Iterator[str]:
                 yield from fields_of(each)
 
 
-def words_of(node: Node) -> Iterator[str]:
+def _words_of(node: Node) -> Iterator[str]:
     """Yield the text of each bare word in a selector."""
     match node:
         case Term(field, (Pattern(parts),)) if field == WORD:
@@ -238,7 +239,15 @@ def words_of(node: Node) -> Iterator[str]:
         case Term():
             pass
         case Not():
-            yield from words_of(node.node)
+            yield from _words_of(node.node)
         case _:
             for each in node.nodes:
-                yield from words_of(each)
+                yield from _words_of(each)
+
+
+def hint(node: Node) -> str | None:
+    """Return a text about the first bare word of a selector that looks like the name of a field; None if none does."""
+    for word in _words_of(node):
+        if near := near_miss(word, FIELDS, 0.75):
+            return f"'{word}' was searched as a word; did you mean {near}:… ?"
+    return None

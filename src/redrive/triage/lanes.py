@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...errors import SelectorError
-from ...message import Filter, Lane
-from .terms import (
+from ..errors import SelectorError
+from ..message import Filter, Lane
+from .select.terms import (
     ALL,
     NONE,
     WAITING,
