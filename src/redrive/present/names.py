@@ -8,7 +8,7 @@ from itertools import islice
 from ..errors import ConfigError
 from ..registry import Registry
 from ..store import Store
-from ..triage.select.terms import ARGS, FIELDS, REASONS, exactly
+from ..triage.select.terms import ARGS, FIELDS, HEADER, REASONS, exactly
 
 NAMES_MAX = 200  # the most names of each kind
 PLANS_MAX = 20  # the most plans, as each takes a read
@@ -62,5 +62,5 @@ def selector_terms(queues: Iterable[str], tasks: Iterable[str], errors: Iterable
     """Return terms of selectors that match exactly these names, and then the other fields without a value."""
     named = {"queue": queues, "task": tasks, "error": errors, "reason": REASONS, "lane": ("dead", "quarantine", "done")}
     terms = [str(exactly(field, name)) for field, names in named.items() for name in islice(names, NAMES_MAX)]
-    fields = [f"{field}:" for field in FIELDS if field not in (*named, "failed", "args")]
-    return [*terms, *_TIMES, *fields, ARGS]
+    fields = [f"{field}:" for field in FIELDS if field not in (*named, "failed", "header", "args")]
+    return [*terms, *_TIMES, *fields, HEADER, ARGS]

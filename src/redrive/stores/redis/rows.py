@@ -221,6 +221,7 @@ def _to_message(
         batch=None if cold.batch_left else rare.batch or cold.batch,
         deferral=None if cold.deferral is None else read_deferral(cold.deferral),
         parked=parked,
+        in_line=parked and cold.turn is not None,
         faults=_faults(b"[%b]" % b",".join(faults)) if faults else (),
     )
 

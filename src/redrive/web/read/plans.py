@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 from collections import Counter
 
 import msgspec
@@ -14,14 +14,12 @@ from ...present.formats import timestamp
 from ...present.groups import task_group_record
 from ...present.plans import plan_record
 from ...present.runs import run_record
-from ...store import pages
 from ...triage.lookup import run_ids
 from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_words
 from ...triage.redrive.pacing import MAX_PER_S, STEP_MS
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
 from ...triage.redrive.records import Plan, decode_state, plan_cell, recent_plans, state_cell, state_of
-from ...triage.select.terms import LANES, NONE
-from ...triage.selection import Selection, of_lane, split
+from ...triage.selection import Selection
 from ..ask import PageRequest, Problem, Record
 from . import fields
 from .selecting import COUNTED_MAX, at_rest, chosen, completions, failure_groups, mistake
@@ -136,19 +134,11 @@ def _by_reading(ask: PageRequest, selection: Selection) -> Record:
     """Count the matching messages by reading them; `whole` is False if SCANNED_S was not enough to read all."""
     by_queue: Counter[str] = Counter()
     by_task: Counter[str] = Counter()
-    end_s, whole = time.monotonic() + SCANNED_S, True
-    for lane in LANES:
-        if (node := of_lane(selection.node, lane)) == NONE:
-            continue
-        where, _ = split(node, selection.now_ms + 1, selection.now_ms)
-        for page in pages(ask.store, lane, where):
-            some = [message for message in page if selection.matches(message)]
-            by_queue.update(message.queue for message in some)
-            by_task.update(message.task for message in some)
-            if time.monotonic() > end_s:
-                whole = False
-                break
-    return _sums(by_queue, by_task, whole=whole)
+    read = Selection(ask.store, selection.node, selection.now_ms).bounded(sys.maxsize, SCANNED_S)
+    for message in read:
+        by_queue[message.queue] += 1
+        by_task[message.task] += 1
+    return _sums(by_queue, by_task, whole=not read.cut)
 
 
 def _sums(by_queue: Counter[str], by_task: Counter[str], *, whole: bool) -> Record:

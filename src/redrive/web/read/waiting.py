@@ -12,12 +12,12 @@ from typing import NamedTuple
 import msgspec
 
 from ...message import Counts, Filter, Lane, Message
-from ...triage.select.match import Candidate, matches
 from ...triage.select.terms import Node
+from ...triage.selection import Selection
 from ..ask import PageRequest, Problem
 from ..sums import KeptValue
 
-STATES = ("ready", "scheduled", "leased", "cancelled", "any")
+STATES = ("ready", "scheduled", "parked", "leased", "cancelled", "any")
 READ_MAX, PEEKS_MAX = 500, 40  # messages that are read for one page at most, and calls of the store for that
 
 
@@ -46,7 +46,7 @@ class Listed(NamedTuple):
 def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, limit: int) -> Listed:
     """Return the page after the cursor `after`: the matching messages in this state. It ends early at READ_MAX and
     PEEKS_MAX. Raises Problem or Unsupported."""
-    now_ms, messages = ask.store.now_ms(), list[Message]()
+    selection, messages = Selection(ask.store, node, app=ask.registry, every=True), list[Message]()
     parts = _parts(ask, state, where)
     at, inner = _place(parts, after)
     looked = peeks = 0
@@ -58,10 +58,8 @@ def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, 
         looked, peeks = looked + len(read.messages), peeks + 1
         messages += [
             message
-            for message in read.messages
-            if state in ("any", message.state_at(now_ms))
-            and where.task in (None, message.task)
-            and matches(node, Candidate(message, now_ms))
+            for message in selection.matching(read.messages)
+            if state in ("any", message.state_at(selection.now_ms)) and where.task in (None, message.task)
         ]
         inner = read.cursor
         at += inner is None
@@ -82,9 +80,9 @@ def _parts(ask: PageRequest, state: str, where: Filter) -> list[_Part]:
     counts = {name: count for name, count in counts_by_queue(ask).value.items() if queue in (None, name)}
     if state == "leased":
         return [_Part(Lane.LEASED, name) for name, count in sorted(counts.items()) if count.leased]
-    if state in ("ready", "scheduled"):
+    if state in ("ready", "scheduled", "parked"):
         return [_Part(Lane.READY, name) for name, count in sorted(counts.items()) if getattr(count, state)]
-    ready = [_Part(Lane.READY, name) for name, count in sorted(counts.items()) if count.ready + count.scheduled]
+    ready = [_Part(Lane.READY, name) for name, count in sorted(counts.items()) if count.waiting]
     leased = [_Part(Lane.LEASED, name) for name, count in sorted(counts.items()) if count.leased]
     rests = [_Part(lane, queue) for lane in (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)]
     return [*leased, *ready, *rests]
