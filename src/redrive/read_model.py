@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # not imported at run time, to start faster
     from .status import Status, Upcoming
     from .triage.controls import Controls
     from .triage.dlq import DeadLetters
+    from .triage.selection import Selection
     from .triage.task_pauses import TaskState
 
 
@@ -49,6 +50,16 @@ class ReadModel(Registry):
         from .triage.controls import Controls
 
         return Controls(self.store, self)
+
+    def select(self, selector: str = "", *, now_ms: int | None = None) -> Selection:
+        """Return the messages that a selector such as `"queue:crm lane:scheduled due:<6h"` matches now, or at `now_ms`.
+
+        Only dead messages need no name: `lane:scheduled`, `lane:ready`, `lane:parked`, `lane:leased`, `lane:quarantine`
+        and `lane:done` name others. Raises SelectorError, which points at the mistake; StoreError.
+        """
+        from .triage.selection import Selection
+
+        return Selection(self.store, selector, now_ms, app=self)
 
     def status(self) -> Status:
         """Return the state of the store: what needs a person, workers, what holds messages back and until when, failure

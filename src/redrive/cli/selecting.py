@@ -21,6 +21,7 @@ from ..present.holds import holds_text
 from ..redact import one_line, redact
 from ..triage.actions import ActionResult
 from ..triage.lookup import message_ids, run_ids
+from ..triage.select.lanes import at_rest
 from ..triage.select.parser import parse
 from ..triage.select.terms import ALL, ARGS, REASONS, Node, as_node, both, fields_of
 from ..triage.selection import Selection
@@ -76,7 +77,7 @@ def selection(opened: OpenedStore, words: tuple[str, ...], *others: Node) -> Sel
     """Return the selection that a selector's words and the options' nodes describe. Raises Failure, with the place of a
     mistake."""
     with understood():
-        node = parse(" ".join(words))
+        node = at_rest(parse(" ".join(words)))
     return Selection(opened.store, both((node, *others)), app=opened.app)
 
 

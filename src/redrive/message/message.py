@@ -28,8 +28,9 @@ FAULTS_KEPT_EACH_END = 10  # from each end of a message's history so many faults
 
 
 class Lane(StrEnum):
-    """Where a message is. Delayed, retrying and parked messages are `ready` with a due time ahead; counts call them
-    `scheduled`. An unknown lane was written by a newer version; it is kept and shown unchanged."""
+    """Where a message is. Delayed and retrying messages are `ready` with a due time ahead, called `scheduled`; those in
+    line for a place in their group are `ready` too, called `parked`. An unknown lane was written by a newer version; it
+    is kept and shown unchanged."""
 
     READY = "ready"
     LEASED = "leased"
@@ -158,7 +159,7 @@ class Message(Struct, frozen=True, gc=False):
     keep_ms: int = 0
     batch: str | None = None  # id of the batch that waits for the message
     deferral: Deferral | None = None  # why the message waits now; a claim keeps it, every settlement replaces it
-    parked: bool = False  # the message has no place in its group, and waits for its time or turn
+    parked: bool = False  # the message is in line for a place in its group
     faults: tuple[Fault, ...] = ()  # faults, oldest first: the first and last ten
     damage: Damage | None = None  # set if the row is, or was, unreadable: then the other fields have what could be read
 
@@ -189,10 +190,10 @@ class Message(Struct, frozen=True, gc=False):
         return labels_in(self.headers)
 
     def state_at(self, now_ms: int) -> str:
-        """Return the state to display: `scheduled` for a ready message whose time or turn has not come, `cancelled` for
-        a done message that a cancel ended."""
+        """Return the state to display: `parked` for a ready message that is in line in its group, `scheduled` for
+        another whose time has not come, `cancelled` for a done message that a cancel ended."""
         if self.lane is Lane.READY and (self.parked or (self.due_ms or 0) > now_ms):
-            return "scheduled"
+            return "parked" if self.parked else "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
 
 
@@ -203,7 +204,7 @@ class Job(Message, frozen=True, gc=False):
 
     @property
     def state(self) -> str:
-        """The message's state at `found_ms`: ready, scheduled, leased, dead, quarantine, done or cancelled."""
+        """The message's state at `found_ms`: ready, scheduled, parked, leased, dead, quarantine, done or cancelled."""
         return self.state_at(self.found_ms)
 
 

@@ -47,8 +47,9 @@ class Page(Struct, frozen=True):
 
 
 class Counts(Struct, frozen=True):
-    """The number of messages in each lane. In the ready lane, `ready` counts due messages, `scheduled` the others;
-    `oldest_age_s` is the time since the due time of the oldest due message."""
+    """The number of messages in each lane. In the ready lane, `parked` counts messages in line for a place in their
+    group; of the others, `ready` counts due ones and `scheduled` those whose time is ahead. `oldest_age_s` is the time
+    since the due time of the oldest in `ready`."""
 
     ready: int = 0
     scheduled: int = 0
@@ -57,6 +58,12 @@ class Counts(Struct, frozen=True):
     quarantine: int = 0
     done: int = 0
     oldest_age_s: float = 0.0
+    parked: int = 0
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages that wait: ready, scheduled and parked ones."""
+        return self.ready + self.scheduled + self.parked
 
 
 class DueCount(NamedTuple):

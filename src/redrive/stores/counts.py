@@ -17,12 +17,13 @@ def total(counts: Collection[Counts]) -> Counts:
         quarantine=sum(c.quarantine for c in counts),
         done=sum(c.done for c in counts),
         oldest_age_s=max((c.oldest_age_s for c in counts), default=0.0),
+        parked=sum(c.parked for c in counts),
     )
 
 
 def counted(messages: Iterable[Message], now: int) -> Counts:
     """Count messages by lane at the time `now`, in ms; the age is that of the oldest message in ready."""
-    numbers = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
+    numbers = dict.fromkeys(("ready", "scheduled", "parked", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = now
     for message in messages:
         lane = "done" if message.lane is Lane.DONE else message.state_at(now)

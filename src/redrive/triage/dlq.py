@@ -21,6 +21,8 @@ from .auto import machine
 from .auto.machine import Machine
 from .auto.rules import held_fingerprints
 from .search import died_of
+from .select.lanes import at_rest
+from .select.parser import parse
 from .select.terms import as_node
 from .selection import Selection
 
@@ -56,9 +58,9 @@ class DeadLetters(Annotations, Actions):
         """The messages that match a selector such as `"queue:crm failed:<6h"`, of those dead now or at `now_ms`.
 
         Quarantined messages are included only by `lane:quarantine`, and kept done messages only by `lane:done`. Raises
-        SelectorError, which points at the mistake.
+        SelectorError, which points at the mistake; `app.select` selects messages that wait or run too.
         """
-        return Selection(self._store, selector, now_ms, app=self._app)
+        return Selection(self._store, at_rest(parse(selector)), now_ms, app=self._app)
 
     def plan(self, id: str) -> PlanHandle:
         """Return the plan with this id, made by `select(…).plan(…)` or `redrive dlq plan`. Raises PlanRefused if there

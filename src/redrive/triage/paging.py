@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ..message import Filter, Lane, Message, Page
 from ..store import Store
+from .select.lanes import LIVE
 from .select.terms import ALL, Node
 
 LOOKED_MAX = 1000  # most messages that one page reads, if the store cannot answer the whole selector
@@ -40,15 +41,28 @@ def page_of(
         messages += matching(query, read.messages)
         inner = read.cursor
         at += inner is None
-    return Page(messages, None if at >= len(queries) else f"{queries[at].lane}{_SIGN}{inner or ''}")
+    return Page(messages, None if at >= len(queries) else f"{_name(queries[at])}{_SIGN}{inner or ''}")
+
+
+def _name(query: LaneQuery) -> str:
+    """Return the name of a query in cursors: its lane and, of messages that run or wait, its queue."""
+    queue = query.where.queue if query.lane in LIVE else None
+    return f"{query.lane}/{queue}" if queue is not None else str(query.lane)
 
 
 def _place(queries: Sequence[LaneQuery], cursor: str | None) -> tuple[int, str | None]:
     """Return the index of the query to continue, and the store's cursor in its lane. Raises ValueError."""
     if cursor is None:
         return 0, None
-    lane, sign, inner = cursor.partition(_SIGN)
-    at = next((at for at, query in enumerate(queries) if query.lane == lane), None)
-    if at is None or not sign:
+    name, sign, inner = cursor.rpartition(_SIGN)
+    at = next((at for at, query in enumerate(queries) if _name(query) == name), None)
+    if at is not None and sign:
+        return at, inner or None
+    lane, slash, _ = name.partition("/")
+    later = [at for at, query in enumerate(queries) if query.lane == lane and _name(query) > name]
+    if not slash or not sign or lane not in LIVE:
         raise ValueError(f"cursor {cursor!r} is of another selection")
-    return at, inner or None
+    # its queue is empty by now: the queues after it, and the lanes after these
+    lanes = [query.lane for query in queries]
+    after = len(lanes) - lanes[::-1].index(Lane(lane)) if lane in lanes else len(lanes)
+    return later[0] if later else after, None

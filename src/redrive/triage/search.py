@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from ..message import RESTING, Filter, Lane, Message
 from ..store import Store
+from .select.lanes import LIVE
 
 
 def died_of(store: Store, messages: Sequence[Message], fingerprints: Set[str]) -> set[str]:
@@ -20,12 +21,14 @@ def died_of(store: Store, messages: Sequence[Message], fingerprints: Set[str]) -
 
 
 def died_of_last(store: Store, lane: Lane, messages: Sequence[Message]) -> set[str]:
-    """Return the ids of those messages that died of the last fault in their history.
+    """Return the ids of those messages that died of the last fault in their history, or that run or wait after it.
 
     The history alone does not show that: a message may have died later, without a fault. The store indexes the
     fingerprint only of messages that died of a fault. The query is bounded by the times of death, so that a store which
     starts from the fingerprint does not read every message that shares it. Raises StoreError.
     """
+    if lane in LIVE:  # what failed last is why the message waits
+        return {message.id for message in messages if message.faults}
     times_ms = [message.rested_ms or 0 for message in messages] or [0]
     near = Filter(since_ms=min(times_ms), until_ms=max(times_ms) + 1)
     by_fingerprint: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Select dead letters: the messages that a selector matches, at one moment.
+"""Select messages: those that a selector matches, at one moment.
 
 Counting, listing, planning and moving a selection all see the same messages. The store answers the part that its
 indexes support, as a `Filter`, one lane at a time; the rest is matched message by message.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from msgspec.structs import asdict, replace
 
@@ -24,53 +24,43 @@ from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
 from .paging import LaneQuery, page_of
 from .search import died_of, died_of_last
+from .select.lanes import LIVE, in_lane, of_lane, split, split_live, unnamed
 from .select.match import Candidate, Unknown, matches
 from .select.parser import parse
-from .select.terms import (
-    ALL,
-    LANES,
-    NONE,
-    Age,
-    And,
-    Node,
-    Not,
-    Or,
-    Pattern,
-    PointInTime,
-    Term,
-    TermValue,
-    both,
-    either,
-    opposite,
-)
+from .select.terms import ALL, LANES, NONE, Node
 
 if TYPE_CHECKING:  # only for types: commands without plans start faster without these modules
     from .redrive.options import PlanOptions
     from .redrive.plan import PlanHandle
 
 QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan leaves out a message
-_END_MS = 2**62
-_INDEXED = ("queue", "task", "reason", "fingerprint", "error", "batch")
-_NOT_CANCELLED = Not(Term("reason", (Pattern(("cancelled",)),)))
 
 
 class Selection:
     """The messages that a selector matches among those dead at `now_ms`.
 
-    Quarantined messages are included only by `lane:quarantine`, and kept done messages only by `lane:done`. `str`
-    returns the selector.
+    Messages of other lanes are included only by their name: `lane:quarantine`, `lane:done` for kept done ones,
+    `lane:scheduled`, `lane:ready`, `lane:parked` and `lane:leased` for those that wait or run and that were enqueued by
+    then. With `every`, a selector that names no lane means all lanes. `str` returns the selector.
     """
 
     def __init__(
-        self, store: Store, selector: Node | str = "", now_ms: int | None = None, *, app: Registry | None = None
+        self,
+        store: Store,
+        selector: Node | str = "",
+        now_ms: int | None = None,
+        *,
+        app: Registry | None = None,
+        every: bool = False,
     ) -> None:
         """`now_ms` defaults to the store's time. Raises SelectorError, which points at the mistake; StoreError."""
         self.node = parse(selector) if isinstance(selector, str) else selector
         self.now_ms = store.now_ms() if now_ms is None else now_ms
         self.unread = 0  # number of messages that the last pass left out, as the blob of their body was unreadable
         self._store, self._app = store, app
-        by_lane = [(lane, of_lane(self.node, lane)) for lane in LANES]
-        self._queries = [self._query(lane, node) for lane, node in by_lane if node != NONE]
+        self._of_lane = in_lane if every else of_lane
+        by_lane = [(lane, self._of_lane(self.node, lane)) for lane in ([*LIVE, *LANES] if every else [*LANES, *LIVE])]
+        self._queries = [query for lane, node in by_lane if node != NONE for query in self._queries_of(lane, node)]
 
     @property
     def where(self) -> Filter:
@@ -110,14 +100,16 @@ class Selection:
         Assumes that the message died of the last fault in its history, unless `fault` is given. False if the selector
         needs a body that is in a blob.
         """
-        if message.lane not in LANES or (message.rested_ms or 0) > self.now_ms:
+        since_ms = message.enqueued_ms if message.lane in LIVE else message.rested_ms or 0
+        if message.lane not in (*LANES, *LIVE) or since_ms > self.now_ms:
             return False
         if fault is Unknown.FAULT:
             fault = message.faults[-1] if message.faults else None
-        return matches(of_lane(self.node, message.lane), Candidate(message, self.now_ms, fault)) is True
+        return matches(self._of_lane(self.node, message.lane), Candidate(message, self.now_ms, fault)) is True
 
     def messages(self, limit: int | None = None) -> Iterator[Message]:
-        """Yield at most `limit` messages, page by page: dead, then quarantined, then done ones, each oldest first."""
+        """Yield at most `limit` messages, page by page: dead, then quarantined, then done ones, each oldest first; then
+        leased and waiting ones by queue, in the order of enqueue. With `every`, leased and waiting ones first."""
         return islice((message for message, _ in self._matches()), limit)
 
     def ids(self, limit: int | None = None) -> Iterator[str]:
@@ -222,6 +214,17 @@ class Selection:
         """Return the filter without the selection's own bound on the time of death."""
         return replace(where, until_ms=None) if where.until_ms == self.now_ms + 1 else where
 
+    def _queries_of(self, lane: Lane, node: Node) -> Sequence[LaneQuery]:
+        """Return the queries for messages of a lane. Those that run or wait are found queue by queue: indexes have them
+        so."""
+        if lane not in LIVE:
+            return [self._query(lane, node)]
+        where, rest = split_live(node)
+        if where.ids is not None:
+            return [LaneQuery(lane, where, rest)]
+        queues = self._store.queues() if where.queue is None else sorted({*where.queue})
+        return [LaneQuery(lane, Filter(queue=queue), rest) for queue in queues]
+
     def _query(self, lane: Lane, node: Node) -> LaneQuery:
         where, rest = split(node, self.now_ms + 1, self.now_ms)
         if where.batch is not None:
@@ -249,6 +252,8 @@ class Selection:
                 yield from ((m, m.faults[-1] if m.id in died else None) for m in messages)
 
     def _matching(self, query: LaneQuery, page: list[Message]) -> list[Message]:
+        if query.lane in LIVE:
+            page = [message for message in page if message.enqueued_ms <= self.now_ms]
         if query.rest == ALL:
             return page
         known = [matches(query.rest, Candidate(message, self.now_ms)) for message in page]
@@ -271,102 +276,3 @@ class Selection:
         except (Unreadable, BlobsUnavailable):
             self.unread += 1
             return False
-
-
-def of_lane(node: Node, lane: Lane) -> Node:
-    """Return the selector for messages of this lane, with its terms about lanes resolved. It matches quarantined and
-    done ones only if it names them by `lane:quarantine` or `lane:done`, outside of any `not`; never cancelled ones."""
-    if lane is Lane.DEAD:
-        return _resolved(node, lane)
-    if (named := _naming(node, lane)) == NONE:
-        return NONE
-    meant = _resolved(named, lane)
-    return both((_of_done(meant), _NOT_CANCELLED)) if lane is Lane.DONE else meant
-
-
-def unnamed(node: Node, lane: Lane) -> Node:
-    """Return the selector for the lane as if it named the lane; `NONE` if it already does."""
-    return NONE if of_lane(node, lane) != NONE else _resolved(node, lane)
-
-
-def _naming(node: Node, lane: Lane) -> Node:
-    match node:
-        case Term("lane", values):
-            return node if Pattern((lane.value,)) in values else NONE
-        case Term() | Not():
-            return NONE
-        case And(nodes):
-            return both((*nodes, either(_naming(n, lane) for n in nodes)))
-        case Or(nodes):
-            return either(_naming(n, lane) for n in nodes)
-
-
-def _of_done(node: Node) -> Node:
-    """Adapt the selector to done messages, which died of no fault. For them `age` counts from the time they were done,
-    as `failed` does for dead messages from their death."""
-    match node:
-        case Term("error" | "fingerprint"):
-            return NONE
-        case Term("age", values):
-            return Term("failed", values)
-        case Term():
-            return node
-        case Not(inner):
-            return opposite(_of_done(inner))
-        case And(nodes):
-            return both(_of_done(n) for n in nodes)
-        case Or(nodes):
-            return either(_of_done(n) for n in nodes)
-
-
-def _resolved(node: Node, lane: Lane) -> Node:
-    match node:
-        case Term("lane", values):
-            return ALL if Pattern((lane.value,)) in values else NONE
-        case Term():
-            return node
-        case Not(inner):
-            return opposite(_resolved(inner, lane))
-        case And(nodes):
-            return both(_resolved(n, lane) for n in nodes)
-        case Or(nodes):
-            return either(_resolved(n, lane) for n in nodes)
-
-
-# -- what the store answers
-
-
-def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
-    """Split a selector into the store's filter, for messages that died before `until_ms`, and the rest."""
-    fields: dict[str, Any] = {}
-    since_ms = 0
-    left: list[Node] = []
-    for term in node.nodes if isinstance(node, And) else (node,):
-        match term:
-            case Term("failed", (Age() | PointInTime() as value,)):
-                begin_ms, end_ms = _bounds(value, now_ms)
-                since_ms, until_ms = max(since_ms, begin_ms), min(until_ms, end_ms)
-            case Term("id", values) if "ids" not in fields and all(map(_is_exact, values)):
-                fields["ids"] = _texts(values)
-            case Term(field, values) if field in _INDEXED and field not in fields and all(map(_is_exact, values)):
-                texts = _texts(values)
-                fields[field] = texts[0] if len(texts) == 1 else texts
-            case _:
-                left.append(term)
-    return Filter(**fields, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
-
-
-def _texts(values: tuple[TermValue, ...]) -> tuple[str, ...]:
-    return tuple(value.parts[0] for value in values if isinstance(value, Pattern))
-
-
-def _is_exact(value: TermValue) -> bool:
-    return isinstance(value, Pattern) and len(value.parts) == 1
-
-
-def _bounds(value: Age | PointInTime, now_ms: int) -> tuple[int, int]:
-    """Return the range of times at which a matching message died; the second time is excluded."""
-    at_ms = now_ms - value.ms if isinstance(value, Age) else value.ms
-    later = value.op[0] == ("<" if isinstance(value, Age) else ">")
-    with_it = value.op.endswith("=")
-    return (at_ms + (not with_it), _END_MS) if later else (0, at_ms + with_it)

@@ -134,7 +134,7 @@ def test_forms_and_what_they_are_printed_as(text: str, printed: str) -> None:
         ("args:1", "args", "such as args.order.id:42"),
         ("args.a..b:1", "args.a..b", "expected its path"),
         ("lane:quarentine", "quarentine", "did you mean quarantine?"),
-        ("lane:ready", "ready", "expected dead, quarantine or done"),
+        ("lane:sceduled", "sceduled", "did you mean scheduled?"),
         ("queue:a (task:b", "(", "never closed"),
         ("queue:a) task:b", ")", "never opened"),
         ("()", "()", "nothing between"),

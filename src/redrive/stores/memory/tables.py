@@ -282,7 +282,7 @@ class Tables:
             message = None  # the holder was removed, and its id reused for this message
         if (message is None or message.lane is Lane.DONE) and held.until_ms <= now_ms:
             return None
-        return PutResult(held.id, True, message.state_at(now_ms) if message else "done")
+        return PutResult(held.id, True, state_of_put(message, now_ms) if message else "done")
 
     def lines(self, ask: ClaimRequest) -> Iterator[Iterator[DuePlace]]:
         """Yield for each priority the messages that the request may claim now or later, by due time. With `skip` at
@@ -384,9 +384,14 @@ class Tables:
         return lines[message.queue][message.priority]
 
 
+def state_of_put(message: Message, now_ms: int) -> str:
+    """Return the state for a PutResult, in which parked messages are scheduled."""
+    return "scheduled" if message.parked else message.state_at(now_ms)
+
+
 def _seen(message: Message, turn: int | None) -> Message:
-    """Return the message as readers see it: `parked` is true if it is ready but has no place in its group."""
-    parked = message.lane is Lane.READY and turn != PLACE
+    """Return the message as readers see it: `parked` is true if it is in line for a place in its group."""
+    parked = message.lane is Lane.READY and turn is not None and turn > PLACE
     return message if message.parked == parked else replace(message, parked=parked)
 
 

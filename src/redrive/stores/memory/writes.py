@@ -41,7 +41,7 @@ from .. import lifecycle, validation
 from ..groups import PLACE, WOKEN_MIN, GroupLine, settled
 from ..retry_share import chosen
 from .rows import StoredMessage
-from .tables import Tables
+from .tables import Tables, state_of_put
 
 CANCELLED_KEPT_MS = 24 * 3600 * 1000  # how long a cancelled message can still be found
 RETAIN_MAX = 1000
@@ -60,7 +60,7 @@ def put(tables: Tables, draft: Draft, now: int) -> PutResult:
         raise EnqueueError(f"a message with id {id} is already stored; nothing was written")
     message = lifecycle.enqueued(draft, id, now)
     tables.add(message, now)
-    return PutResult(id, False, message.state_at(now))
+    return PutResult(id, False, state_of_put(message, now))
 
 
 def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: int) -> bool:

@@ -35,7 +35,8 @@ _RARE = """m.crashes, m.crashes_alone, m.redrives, m.suspect, m.cancel, m.held_m
 # Most messages have no rare column set: then the rare columns are neither written as JSON nor read. If the batch is the
 # only one, it stands alone, after a mark.
 _ALL = f"""{_HOT}, case when num_nonnulls({_RARE}, m.progress, m.result) > 0 then
- json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'), m.batch)::text else '+' || m.batch end,
+ json_build_array({_RARE}, encode(m.progress, 'hex'), encode(m.result, 'hex'), m.batch,
+ m.turn)::text else '+' || m.batch end,
  array_to_string(m.faults, ',')"""
 # The subselect sees the row before the claim: when it was due, or the end of a lease that had run out.
 CLAIMED = f"{_ALL}, m.seq, (select o.due_ms from {{s}}.message o where o.ctid = due.at)"
@@ -273,9 +274,10 @@ class RareColumns(msgspec.Struct, array_like=True, gc=False):
     progress: str | None
     result: str | None
     batch: str | None
+    turn: int | None
 
 
-NO_RARE = RareColumns(*[None] * 20)
+NO_RARE = RareColumns(*[None] * 21)
 _rare = msgspec.json.Decoder(RareColumns).decode
 _faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
 
@@ -299,8 +301,8 @@ def full_message(
     row: tuple[Any, ...], rare: RareColumns | None, queue: str, lane: Lane, due_ms: int | None, worker: str | None
 ) -> Message:
     id, task, priority, fence, attempt, enqueued, producer, group, body, _, faults = row[:11]
-    parked = due_ms is None and lane is Lane.READY
     rare = rare or NO_RARE
+    parked = due_ms is None and lane is Lane.READY and (rare.wake_ms is None or rare.turn is not None)
     meta = NO_META if rare.meta is None else read_meta(rare.meta)
     return Message(
         id,

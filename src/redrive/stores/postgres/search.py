@@ -270,13 +270,13 @@ def to_failure_group(
 
 
 def to_counts(rows: list[tuple[str, int, int | None]]) -> Counts:
-    numbers = dict.fromkeys(("ready", "scheduled", "leased", "dead", "quarantine", "done"), 0)
+    numbers = dict.fromkeys(("ready", "scheduled", "parked", "leased", "dead", "quarantine", "done"), 0)
     oldest_ms = 0
     for lane, count, age_ms in rows:
         if lane in numbers:  # a newer version of redrive may store more lanes
             numbers[lane] += count
         if lane == "ready":
-            oldest_ms = age_ms or 0
+            oldest_ms = max(oldest_ms, age_ms or 0)
     return Counts(**numbers, oldest_age_s=oldest_ms / 1000)
 
 
@@ -334,7 +334,10 @@ class PostgresQueries(PostgresDatabase):
 
     def counts_by_queue(self) -> dict[str, Counts]:
         rows = self._look("counts_by_queue", self._st.now())
-        return {queue: Counts(*map(int, lanes), oldest_age_s=age_ms / 1000) for queue, age_ms, *lanes in rows}  # type: ignore[misc]
+        return {
+            queue: Counts(*map(int, lanes), oldest_age_s=age_ms / 1000, parked=int(parked))  # type: ignore[misc]
+            for queue, age_ms, *lanes, parked in rows
+        }
 
     def queues(self) -> list[str]:
         return sorted(row[0] for row in self._look("queues"))

@@ -640,9 +640,10 @@ select id::text from {s}.message where id between $1::uuid and $2::uuid order by
 select case when lane = 'leased' then lane when due_ms <= {now[2]} then 'ready' else 'scheduled' end, count(*), {now[2]} - min(greatest(due_ms, 0))
 from {s}.message where due_ms is not null and queue = $1::text and priority between 0 and 3 group by 1
 union all
-select 'scheduled', count(*), null from {s}.message where turn is not null and queue = $1::text
+select 'parked', count(*), null from {s}.message where turn is not null and queue = $1::text
 union all
-select 'scheduled', count(*), null from {s}.message where wake_ms is not null and turn is null and queue = $1::text
+select case when wake_ms <= {now[2]} then 'ready' else 'scheduled' end, count(*), {now[2]} - min(greatest(wake_ms, 0))
+from {s}.message where wake_ms is not null and turn is null and queue = $1::text group by 1
 union all
 select lane, count(*), null from {s}.message where rested_ms is not null and queue = $1::text group by lane
 
@@ -675,19 +676,21 @@ where low is not null group by n order by n
 -- name: counts_by_queue
 -- $1 now; a pass over each index that holds all of a lane, whatever the number of queues
 select queue, coalesce({now[1]} - min(oldest), 0), sum(ready)::bigint, sum(scheduled)::bigint, sum(leased)::bigint, sum(dead)::bigint,
-  sum(quarantine)::bigint, sum(done)::bigint from (
+  sum(quarantine)::bigint, sum(done)::bigint, sum(parked)::bigint from (
   select queue,
     count(*) filter (where lane = 'ready' and due_ms <= {now[1]}) ready,
     count(*) filter (where lane = 'ready' and due_ms > {now[1]}) scheduled,
     count(*) filter (where lane = 'leased') leased,
     0 dead, 0 quarantine, 0 done,
-    min(greatest(due_ms, 0)) filter (where lane = 'ready' and due_ms <= {now[1]}) oldest
+    min(greatest(due_ms, 0)) filter (where lane = 'ready' and due_ms <= {now[1]}) oldest, 0 parked
   from {s}.message where due_ms is not null group by queue
-  union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where turn is not null group by queue
-  union all select queue, 0, count(*), 0, 0, 0, 0, null from {s}.message where wake_ms is not null and turn is null group by queue
+  union all select queue, 0, 0, 0, 0, 0, 0, null, count(*) from {s}.message where turn is not null group by queue
+  union all select queue, count(*) filter (where wake_ms <= {now[1]}), count(*) filter (where wake_ms > {now[1]}), 0, 0, 0, 0,
+    min(greatest(wake_ms, 0)) filter (where wake_ms <= {now[1]}), 0
+  from {s}.message where wake_ms is not null and turn is null group by queue
   union all select queue, 0, 0, 0, count(*) filter (where lane = 'dead'), count(*) filter (where lane = 'quarantine'),
-    count(*) filter (where lane = 'done'), null from {s}.message where rested_ms is not null group by queue
-  union all select name, 0, 0, 0, 0, 0, 0, null from {s}.queue) counts
+    count(*) filter (where lane = 'done'), null, 0 from {s}.message where rested_ms is not null group by queue
+  union all select name, 0, 0, 0, 0, 0, 0, null, 0 from {s}.queue) counts
 group by queue
 
 -- name: queues

@@ -42,7 +42,7 @@ class RedisQueries(RedisNamespace):
     def counts(self, queue: str | None = None) -> Counts:
         every = self._counts(self._queues() if queue is None else [queue])
         oldest_ms = max((row[6] for row in every), default=0)
-        return _counted([sum(row[n] for row in every) for n in range(6)], oldest_ms)
+        return _counted([sum(row[n] for row in every) for n in (*range(6), 7)], oldest_ms)
 
     def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:
         rows = self._call("due_counts", (queue, list(bounds_ms)))
@@ -52,9 +52,9 @@ class RedisQueries(RedisNamespace):
         held, said = self._named()
         queues = sorted(held | said)
         return {
-            queue: _counted(row[:6], row[6])
+            queue: _counted([*row[:6], row[7]], row[6])
             for queue, row in zip(queues, self._counts(queues), strict=True)
-            if queue in said or any(row[:6])
+            if queue in said or any([*row[:6], row[7]])
         }
 
     def queues(self) -> list[str]:
@@ -99,5 +99,5 @@ class RedisQueries(RedisNamespace):
 
 
 def _counted(numbers: Sequence[int], oldest_ms: int) -> Counts:
-    ready, scheduled, leased, dead, quarantine, done = numbers
-    return Counts(ready, scheduled, leased, dead, quarantine, done, oldest_ms / 1000)
+    *lanes, parked = numbers
+    return Counts(*lanes, oldest_age_s=oldest_ms / 1000, parked=parked)

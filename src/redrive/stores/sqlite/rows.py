@@ -19,6 +19,7 @@ COLD = [
      rested_ms wake_ms meta faults deferral batch""".split(),  # noqa: SIM905
     "iif(progress is null, null, hex(progress))",
     "iif(result is null, null, hex(result))",
+    "turn",
 ]
 # Most messages have defaults in all cold columns: then the cold columns are neither written as JSON nor read. In their
 # place stands the batch, as members too have defaults in the others.
@@ -56,6 +57,7 @@ class _Cold(msgspec.Struct, array_like=True, gc=False):
     batch: str | None
     progress: str | None
     result: str | None
+    turn: int | None
 
 
 _Text = str | None
@@ -144,6 +146,6 @@ def to_message(row: CompactRow) -> Message:
         keep_ms=meta.keep_ms,
         batch=cold.batch,
         deferral=read_deferral(cold.deferral) if cold.deferral is not None else None,
-        parked=lane is Lane.READY and due is None,
+        parked=lane is Lane.READY and due is None and (cold.wake_ms is None or cold.turn is not None),
         faults=read_faults(cold.faults) if cold.faults is not None else (),
     )

@@ -226,17 +226,18 @@ class SqliteQueries(SqliteFile):
         if queue is None:
             return total(self.counts_by_queue().values())
         now = self.now_ms()
-        ready, scheduled, leased, oldest, without_place = self._read(self._sql["counts"], now, queue)[0]
+        ready, scheduled, leased, *dues, parked = self._read(self._sql["counts"], now, queue)[0]
         resting = dict(self._read(self._sql["resting_counts"], queue))
-        age_s = (now - oldest) / 1000 if oldest is not None else 0.0
+        age_s = (now - min(due for due in (*dues, now) if due is not None)) / 1000
         return Counts(
             ready,
-            scheduled + without_place,
+            scheduled,
             leased,
             resting.get("dead", 0),
             resting.get("quarantine", 0),
             resting.get("done", 0),
             age_s,
+            parked,
         )
 
     def due_counts(self, queue: str, bounds_ms: Sequence[int]) -> list[DueCount]:

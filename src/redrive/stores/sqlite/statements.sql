@@ -477,12 +477,14 @@ delete from unique_key where task = ? and key = ?
 -- name: counts
 -- ?1 now, ?2 queue
 select
-  count(*) filter (where lane = 'ready' and due_ms <= ?1),
-  count(*) filter (where lane = 'ready' and due_ms > ?1),
+  count(*) filter (where lane = 'ready' and due_ms <= ?1)
+    + (select count(*) from message where wake_ms <= ?1 and turn is null and queue = ?2),
+  count(*) filter (where lane = 'ready' and due_ms > ?1)
+    + (select count(*) from message where wake_ms > ?1 and turn is null and queue = ?2),
   count(*) filter (where lane = 'leased'),
   min(due_ms) filter (where lane = 'ready' and due_ms <= ?1),
+  (select min(wake_ms) from message where wake_ms <= ?1 and turn is null and queue = ?2),
   (select count(*) from message where turn > 0 and queue = ?2)
-    + (select count(*) from message where wake_ms is not null and turn is null and queue = ?2)
 from message where due_ms is not null and queue = ?2
 
 -- name: due_counts
@@ -513,19 +515,20 @@ select lane, count(*) from message where rested_ms is not null and queue = ?1 gr
 -- name: counts_by_queue
 -- ?1 now; a pass over each index that holds all of a lane, whatever the number of queues
 select queue, sum(ready), sum(scheduled), sum(leased), sum(dead), sum(quarantine), sum(done),
-  coalesce((?1 - min(oldest)) / 1000.0, 0.0) from (
+  coalesce((?1 - min(oldest)) / 1000.0, 0.0), sum(parked) from (
   select queue,
     count(*) filter (where lane = 'ready' and due_ms <= ?1) ready,
     count(*) filter (where lane = 'ready' and due_ms > ?1) scheduled,
     count(*) filter (where lane = 'leased') leased,
     0 dead, 0 quarantine, 0 done,
-    min(due_ms) filter (where lane = 'ready' and due_ms <= ?1) oldest
+    min(due_ms) filter (where lane = 'ready' and due_ms <= ?1) oldest, 0 parked
   from message where due_ms is not null group by queue
-  union all select queue, 0, count(*), 0, 0, 0, 0, null from message where turn > 0 group by queue
-  union all select queue, 0, count(*), 0, 0, 0, 0, null from message where wake_ms is not null and turn is null group by queue
+  union all select queue, 0, 0, 0, 0, 0, 0, null, count(*) from message where turn > 0 group by queue
+  union all select queue, count(*) filter (where wake_ms <= ?1), count(*) filter (where wake_ms > ?1), 0, 0, 0, 0,
+    min(wake_ms) filter (where wake_ms <= ?1), 0 from message where wake_ms is not null and turn is null group by queue
   union all select queue, 0, 0, 0, count(*) filter (where lane = 'dead'), count(*) filter (where lane = 'quarantine'),
-    count(*) filter (where lane = 'done'), null from message where rested_ms is not null group by queue
-  union all select name, 0, 0, 0, 0, 0, 0, null from queue)
+    count(*) filter (where lane = 'done'), null, 0 from message where rested_ms is not null group by queue
+  union all select name, 0, 0, 0, 0, 0, 0, null, 0 from queue)
 group by queue
 
 -- name: queues

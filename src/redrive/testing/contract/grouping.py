@@ -59,15 +59,39 @@ class GroupRules(Contract):
         assert len(done.deliveries) == width  # the places that an ack frees are taken in the same exchange
 
     @takes("widths")
-    def test_parked_messages_are_scheduled(self, store: Store, clock: ManualClock) -> None:
+    def test_parked_messages_have_a_count_of_their_own(self, store: Store, clock: ManualClock) -> None:
+        """Parked is who stands in line. Who waits for its time before it joins is scheduled, and then ready."""
         ids = put(store, *[draft(group="g") for _ in range(3)], draft(group="g", delay_ms=5000))
-        assert [look(store, id).state_at(clock()) for id in ids] == ["ready", "scheduled", "scheduled", "scheduled"]
-        assert [look(store, id).parked for id in ids] == [False, True, True, True]
+        assert [look(store, id).state_at(clock()) for id in ids] == ["ready", "parked", "parked", "scheduled"]
+        assert [message.id for message in store.peek(Lane.READY).messages] == ids
         if store.traits.exact_counts:
             counts = store.counts("default")
-            assert (counts.ready, counts.scheduled, counts.leased) == (1, 3, 0)
-            assert store.counts() == counts
-        assert [message.id for message in store.peek(Lane.READY).messages] == ids
+            assert (counts.ready, counts.scheduled, counts.parked, counts.leased) == (1, 1, 2, 0)
+            assert store.counts() == counts == store.counts_by_queue()["default"]
+        clock.advance("7s")
+        assert [look(store, id).state_at(clock()) for id in ids] == ["ready", "parked", "parked", "ready"]
+        if store.traits.exact_counts:
+            counts = store.counts("default")
+            assert (counts.ready, counts.scheduled, counts.parked, counts.oldest_age_s) == (2, 0, 2, 7.0)
+            assert store.counts() == counts == store.counts_by_queue()["default"]
+        claim(store)
+        assert [look(store, id).state_at(clock()) for id in ids] == ["leased", "parked", "parked", "parked"]
+        if store.traits.exact_counts:
+            counts = store.counts("default")
+            assert (counts.ready, counts.scheduled, counts.parked, counts.leased) == (0, 0, 3, 1)
+            assert store.counts() == counts == store.counts_by_queue()["default"]
+
+    @takes("widths")
+    def test_states_and_counts_agree_in_strict_groups_too(self, store: Store, clock: ManualClock) -> None:
+        """Who stands in line behind the first is parked, also while its own time is ahead."""
+        store.configure("default", group_order="strict")
+        ids = put(store, draft(group="g", delay_ms=5000), draft(group="g", delay_ms=9000), draft(group="g"))
+        assert [look(store, id).state_at(clock()) for id in ids] == ["scheduled", "parked", "parked"]
+        assert [group.parked for group in store.groups("default")] == [2]
+        if store.traits.exact_counts:
+            counts = store.counts("default")
+            assert (counts.ready, counts.scheduled, counts.parked) == (0, 1, 2)
+            assert store.counts() == counts == store.counts_by_queue()["default"]
         assert store.queues() == ["default"]
 
     @takes("widths")

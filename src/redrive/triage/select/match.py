@@ -113,8 +113,10 @@ def _fits(term: Term, seen: Candidate) -> bool | None:
             raise _encrypted("text", "texts", message)
         return any(value.within(f.text) for f in message.faults for value in term.values if isinstance(value, Pattern))
     if field in TIMES:
-        at_ms = message.enqueued_ms if field == "age" or message.rested_ms is None else message.rested_ms
-        return any(_time_fits(value, at_ms, seen.now_ms) for value in term.values)
+        at_ms = message.enqueued_ms if field == "age" else _failed_ms(message)
+        return at_ms is not None and any(_time_fits(value, at_ms, seen.now_ms) for value in term.values)
+    if field == "lane":
+        return _text_fits(term.values, message.state_at(seen.now_ms))
     if field == "correlation":
         return _text_fits(term.values, message.correlation_id)
     if field == "label":
@@ -129,6 +131,13 @@ def _fits(term: Term, seen: Candidate) -> bool | None:
     if field in NUMBERS:
         return any(_number_fits(value, attribute) for value in term.values)
     return attribute is not None and _text_fits(term.values, str(attribute))
+
+
+def _failed_ms(message: Message) -> int | None:
+    """Return when the message came to rest or, while it waits or runs, failed last; None if it has not failed."""
+    if message.rested_ms is not None:
+        return message.rested_ms
+    return message.faults[-1].at_ms if message.faults else None
 
 
 def _trace_id(traceparent: str) -> str:

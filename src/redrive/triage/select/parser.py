@@ -21,7 +21,7 @@ from .terms import (
     ALL,
     ARGS,
     FIELDS,
-    LANES,
+    LANE_NAMES,
     NUMBERS,
     REASONS,
     TIMES,
@@ -175,10 +175,10 @@ class _Parser:
         if field.startswith(ARGS) and written.op:
             return self._number(field, written)
         plain = written.plain
-        if field == "lane" and (written.parts not in [(lane.value,) for lane in LANES]):
-            near = near_miss("".join(written.parts), [lane.value for lane in LANES])
+        if field == "lane" and (len(written.parts) > 1 or written.parts[0] not in LANE_NAMES):
+            near = near_miss("".join(written.parts), LANE_NAMES)
             meant = f"did you mean {near}? " if near else ""
-            self._fail("nothing rests in that lane", f"{meant}expected dead, quarantine or done", *written[-2:])
+            self._fail("there is no such lane", f"{meant}expected {', '.join(LANE_NAMES)}", *written[-2:])
         if field == "reason" and plain is not None and plain not in REASONS:
             near = near_miss(plain, REASONS)
             meant = f'did you mean {near}? Else write "{plain}"; ' if near else f'one of your own: "{plain}"; '

@@ -143,7 +143,9 @@ class Or(Struct, frozen=True):
 
 Node = Term | Not | And | Or
 ALL, NONE = And(), Or()
-LANES = (*RESTING, Lane.DONE)  # the lanes that a selector can name
+LANES = (*RESTING, Lane.DONE)  # the lanes of messages at rest
+WAITING = ("scheduled", "ready", "parked")  # the names of the ready lane, by what its messages wait for
+LANE_NAMES = (*(lane.value for lane in LANES), *WAITING, Lane.LEASED.value)  # what a selector calls the lanes
 
 
 def both(nodes: Iterable[Node]) -> Node:

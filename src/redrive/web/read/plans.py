@@ -20,8 +20,9 @@ from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_
 from ...triage.redrive.pacing import MAX_PER_S, STEP_MS
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
 from ...triage.redrive.records import Plan, decode_state, plan_cell, recent_plans, state_cell, state_of
+from ...triage.select.lanes import of_lane, split
 from ...triage.select.terms import LANES, NONE
-from ...triage.selection import Selection, of_lane, split
+from ...triage.selection import Selection
 from ..ask import PageRequest, Problem, Record
 from . import fields
 from .selecting import COUNTED_MAX, at_rest, chosen, completions, failure_groups, mistake

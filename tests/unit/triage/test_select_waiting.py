@@ -1,0 +1,130 @@
+"""Selections of messages that wait or run: named by their lane, and matched as dead ones are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from redrive import App
+from redrive.errors import SelectorError
+from redrive.fault import Fault, Kind
+from redrive.message import ClaimRequest, Draft, RetryAt, Settlement
+from redrive.store import Store
+from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.testing.clock import ManualClock
+from redrive.triage.selection import Selection
+
+FAULT = Fault(Kind.TRANSIENT, "httpx.ReadTimeout", "no answer from acme", "f1", ("ReadTimeout",))
+LANES = "lane:(scheduled,ready,parked,leased)"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def app(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[App]:
+    store: Store = MemoryStore(clock) if request.param == "memory" else SqliteStore(tmp_path / "w.db", clock_ms=clock)
+    yield App(store=store)
+    store.close()
+
+
+def put(app: App, *drafts: Draft) -> list[str]:
+    return [put.id for put in app.store.put(drafts)]
+
+
+def fill(app: App) -> dict[str, str]:
+    """One message of each kind: leased, failed and waiting for its retry, delayed, due, in line, and in two queues."""
+    store = app.store
+    retrying, leased = put(app, Draft(task="a.b", queue="q", body=b'{"n": 1}'), Draft(task="a.b", queue="q"))
+    first, second = store.exchange([], [ClaimRequest("q", 2, 60_000, "w")]).deliveries
+    assert [first.message.id, second.message.id] == [retrying, leased]
+    store.exchange(
+        [Settlement(first.receipt, RetryAt(store.now_ms() + 5_000), replace(FAULT, at_ms=store.now_ms()))], []
+    )
+    group = [Draft(task="a.c", queue="q", group="g", key=f"k{n}", body=b'{"tenant": "acme"}') for n in range(2)]
+    later = Draft(task="a.c", queue="r", delay_ms=60_000, headers={"redrive-label-customer": "7"})
+    names = ("due", "parked", "delayed")
+    return {"retrying": retrying, "leased": leased, **dict(zip(names, put(app, *group, later), strict=True))}
+
+
+@pytest.mark.parametrize(
+    ("selector", "found"),
+    [
+        ("lane:scheduled", {"retrying", "delayed"}),
+        ("lane:ready", {"due"}),
+        ("lane:parked", {"parked"}),
+        ("lane:leased", {"leased"}),
+        (LANES, {"retrying", "leased", "due", "parked", "delayed"}),
+        (f"{LANES} task:a.c", {"due", "parked", "delayed"}),
+        (f"{LANES} queue:r", {"delayed"}),
+        (f"{LANES} group:g", {"due", "parked"}),
+        (f"{LANES} -group:*", {"retrying", "leased", "delayed"}),
+        (f"{LANES} key:k1", {"parked"}),
+        (f"{LANES} label:customer=7", {"delayed"}),
+        (f"{LANES} args.tenant:acme", {"due", "parked"}),
+        (f"{LANES} error:*Timeout", {"retrying"}),
+        (f"{LANES} text:ACME", {"retrying"}),
+        (f"{LANES} failed:<1h", {"retrying"}),
+        (f"{LANES} -lane:parked", {"retrying", "leased", "due", "delayed"}),
+        ("lane:ready or (lane:scheduled task:a.b)", {"due", "retrying"}),
+        ("lane:(dead,parked)", {"parked"}),
+        ("task:a.b", set()),
+        ("-lane:dead", set()),
+    ],
+)
+def test_messages_that_wait_or_run_are_found_only_by_the_name_of_their_lane(
+    app: App, selector: str, found: set[str]
+) -> None:
+    ids = fill(app)
+    selection = app.select(selector)
+    names = {id: name for name, id in ids.items()}
+    assert {names[message.id] for message in selection} == found
+    assert selection.count() == len(found)
+    assert {names[m.id] for m in app.store.find([*names]) if m is not None and selection.matches(m)} == found
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+def test_pages_of_what_waits_are_the_selection_cut_in_pieces(app: App, limit: int) -> None:
+    fill(app)
+    selection, ids, cursor = app.select(LANES), list[str](), None
+    while True:
+        page = selection.page(limit, cursor)
+        assert len(page.messages) <= limit
+        ids += [message.id for message in page.messages]
+        if (cursor := page.cursor) is None:
+            break
+    assert ids == list(selection.ids())
+
+
+def test_a_page_continues_behind_a_queue_that_is_empty_by_now(app: App) -> None:
+    ids = put(app, *(Draft(task="t", queue=queue) for queue in "abc" for _ in range(2)))
+    cursor = app.select("lane:ready").page(3).cursor
+    app.store.cancel(ids[2:4])
+    assert [message.id for message in app.select("lane:ready").page(9, cursor).messages] == ids[4:]
+
+
+def test_what_is_enqueued_later_is_not_in_a_selection(app: App, clock: ManualClock) -> None:
+    (id,) = put(app, Draft(task="t"))
+    selection = app.select("lane:ready")
+    clock.advance("1s")
+    put(app, Draft(task="t"))
+    assert list(selection.ids()) == [id]
+
+
+def test_a_selection_of_every_lane_needs_no_name(app: App) -> None:
+    ids = fill(app)
+    assert set(Selection(app.store, "", every=True).ids()) == set(ids.values())
+    assert list(Selection(app.store, "lane:parked", every=True).ids()) == [ids["parked"]]
+    assert Selection(app.store, "-lane:parked", every=True).count() == len(ids) - 1
+
+
+@pytest.mark.parametrize("selector", ["lane:ready", "lane:(dead,leased)", "queue:q or lane:parked"])
+def test_dead_letters_are_not_selected_by_the_lane_of_what_waits(app: App, selector: str) -> None:
+    with pytest.raises(SelectorError, match=r"app[.]select find"):
+        app.dlq.select(selector)
