@@ -290,8 +290,8 @@ class Postpone(Struct, frozen=True):
     """Give waiting (ready) messages the due times `dues_ms`, one for each handle in order; nothing else changes.
 
     With `back` it undoes a Hasten or Postpone by run `run`: only a message that still names this run, which it then
-    names no more. Otherwise the message names the run from then on, with its attempts so far. In a group it leaves the
-    line until it is due, and another takes its place; in a strict group it keeps both.
+    names no more. Otherwise only one that is due later, and the message names the run, as after a Hasten. In a group it
+    leaves the line until it is due, and another takes its place; in a strict group it keeps both.
     """
 
     run: str

@@ -309,6 +309,8 @@ class PlainStore(PlainStored):
                 elif run is not None:
                     return False
             case Postpone(run, dues_ms, back):
+                if not back and (k.due_ms or 0) <= now:
+                    return False
                 k.run = None if back else f"{run}@{k.attempt}" if k.attempt else run
                 self.lines.put_off(k, dues_ms[at])
             case Readmit():

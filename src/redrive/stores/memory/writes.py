@@ -181,7 +181,8 @@ def _may_judge(kept: StoredMessage, verdict: Verdict, now: int) -> bool:
         case Hasten(run=run):
             return message.lane is Lane.READY and (run is None or (message.due_ms or 0) > now)
         case Postpone(run=run, back=back):
-            return message.lane is Lane.READY and (not back or message.run_id == run)
+            fits = message.run_id == run if back else (message.due_ms or 0) > now
+            return message.lane is Lane.READY and fits
         case Readmit():
             return message.lane is Lane.QUARANTINE
         case _:

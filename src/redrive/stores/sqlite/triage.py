@@ -175,10 +175,10 @@ def _condition(verdict: Verdict, now: int) -> tuple[Any, ...] | None:
     match verdict:
         case Return(run=run):
             return "can_return", run
-        case Hasten(run=str()):
-            return "can_postpone", now, None
         case Postpone(run=run, back=True):
             return "can_postpone", None, run
+        case Hasten(run=str()) | Postpone():
+            return "can_postpone", now, None
         case _:
             return None
 

@@ -179,9 +179,10 @@ end
 
 local function may_judge(record)
   local lane = record.state.lane
-  if kind == 'hasten' then return lane == READY and (not verdict[2] or (due_of(record) or 0) > now) end
-  if kind == 'postpone' then
-    return lane == READY and (not verdict[3] or string.match(record.state.cold.run or '', '^[^@]*') == verdict[2])
+  if kind == 'hasten' or kind == 'postpone' then
+    if lane ~= READY or not verdict[2] then return lane == READY end
+    if verdict[3] then return string.match(record.state.cold.run or '', '^[^@]*') == verdict[2] end
+    return (due_of(record) or 0) > now
   end
   if kind == 'return' then return lane == READY and is_returned(record) end
   if kind == 'readmit' then return lane == QUARANTINE end
