@@ -29,8 +29,8 @@ class Ref(msgspec.Struct, Generic[R], frozen=True):
 
     @property
     def state(self) -> str:
-        """The current state: ready, scheduled, leased, dead, quarantine, done or cancelled. Done messages are deleted,
-        so a missing one is done. Raises Unsupported if the store cannot find it (SQS)."""
+        """The current state: ready, scheduled, parked, leased, dead, quarantine, done or cancelled. Done messages are
+        deleted, so a missing one is done. Raises Unsupported if the store cannot find it (SQS)."""
         message = self._look()
         return "done" if message is None else message.state_at(self._app.store.now_ms())
 

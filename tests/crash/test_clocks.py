@@ -80,7 +80,7 @@ def _delayed(place: Path, delay_s: float, count: int) -> set[str]:
 def _waiting(place: Path) -> int:
     with closing(opened(place)) as store:
         counts = store.counts()
-    return counts.ready + counts.scheduled + counts.leased
+    return counts.waiting + counts.leased
 
 
 def _end_s(place: Path, start: Record) -> float:

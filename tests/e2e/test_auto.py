@@ -93,7 +93,7 @@ def test_all_that_died_goes_back_or_is_given_up_whatever_is_killed(
 
 def _left(app: App) -> int:
     counts = app.counts()
-    return counts.dead + counts.ready + counts.scheduled + counts.leased
+    return counts.dead + counts.waiting + counts.leased
 
 
 def _check(app: App, count: int, hopeless: set[str], place: Path, kills: int) -> None:

@@ -72,7 +72,8 @@ def test_pinned_counts_of_queue_list(redrive: Call, home: Path) -> None:
     assert crm.pop("oldest_age_s") >= 0
     assert {hold["kind"] for hold in crm.pop("held")} <= {"no_worker"}  # once it has been due for ten seconds
     assert crm == {
-        "queue": "crm", "ready": 1, "scheduled": 1, "leased": 0, "dead": 0, "quarantine": 0, "done": 0, "paused": False,
+        "queue": "crm", "ready": 1, "scheduled": 1, "parked": 0, "leased": 0, "dead": 0, "quarantine": 0, "done": 0,
+        "paused": False,
     }  # fmt: skip
     assert rows["bulk"]["dead"] == 1
 
@@ -138,7 +139,7 @@ def test_raw_body_is_kept_to_the_byte_and_shown(redrive: Call, home: Path, body:
 def test_an_unknown_task_waits_as_long_as_park_for_says(redrive: Call, home: Path) -> None:
     def state() -> tuple[str, str | None]:
         shown = json.loads(good(redrive("job", "show", id, "--app", "tasks:app", "-o", "json")))
-        return ("waits" if shown["state"] in ("ready", "scheduled") else shown["state"]), shown["reason"]
+        return ("waits" if shown["state"] in ("ready", "scheduled", "parked") else shown["state"]), shown["reason"]
 
     worker = ("worker", "tasks:app", "-q", "later", "--burst", "--log", "off")
     (home / "body").write_bytes(b"\xff")

@@ -257,7 +257,7 @@ class World:
         message = self.message
         assert (message is None) == bool(self.end), "lost, or back from its end"
         counts = self.store.counts()
-        numbers = [getattr(counts, lane) for lane in ("ready", "scheduled", "leased", "dead", "quarantine", "done")]
+        numbers = [counts.waiting, counts.leased, counts.dead, counts.quarantine, counts.done]
         assert sum(numbers) == (message is not None), "not in exactly one place"
         if message is not None:
             assert 0 <= message.attempt <= ATTEMPTS, "more attempts than are allowed"

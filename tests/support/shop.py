@@ -225,7 +225,7 @@ class Scene:
 
     def left(self) -> int:
         counts = self.counts()
-        return counts.ready + counts.scheduled + counts.leased
+        return counts.waiting + counts.leased
 
     def until(self, condition: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
         end_s = time.monotonic() + patience_s

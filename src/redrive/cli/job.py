@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from ..blobs import whole_body
 from ..message import ABSENT, Cancel, Filter, Lane, Message
-from ..present.commands import onward, typed
+from ..present.commands import completed, onward, typed
 from ..present.failure import DONE, FAILED, PARTIAL, Failure
 from ..present.formats import timestamp
 from ..present.holds import hold_record, holds_text
 from ..present.messages import body_json, message_row, running_record
 from ..present.story import story
-from ..triage.select.match import Candidate, matches
-from ..triage.select.terms import as_node, both
+from ..triage.paging import Counted
+from ..triage.select.parser import parse
+from ..triage.select.terms import SINCE, Node, PointInTime, Term, as_node, both, exactly, opposite
+from ..triage.selection import LOOKED_MAX, Selection
 from ..triage.timeline import ended_by
 from .opening import OpenedStore, at_store
 from .revealing import Reveal, reveal_option
-from .selecting import here, message_id, seen_at_once, selector_argument, signature
+from .selecting import here, message_id, note_unread, selector_argument, signature, understood
 from .subcommands import Subcommands
 from .terminal.output import Column, Output
 from .terminal.stderr import note
@@ -30,8 +35,12 @@ from .terminal.types import PAST
 if TYPE_CHECKING:
     from ..status import Running
 
-STATES = ("ready", "scheduled", "leased", "dead", "quarantine", "done", "cancelled")
-_LANES = {"scheduled": Lane.READY, "cancelled": Lane.DONE}
+STATES = ("ready", "scheduled", "parked", "leased", "dead", "quarantine", "done", "cancelled")
+_CANCELLED = exactly("reason", "cancelled")
+_LANES: dict[str, Node] = {state: exactly("lane", state) for state in STATES} | {
+    "done": both((exactly("lane", "done"), opposite(_CANCELLED))),
+    "cancelled": both((exactly("lane", "done"), _CANCELLED)),
+}
 _LEASED = (
     Column("id"),
     Column("task", shrinks=True),
@@ -122,6 +131,12 @@ def write_message(opened: OpenedStore, out: Output, message: Message, *, body: b
 @click.option("--since", type=PAST, help="only those done, dead or enqueued since then: 6h, or a time")
 @click.option("--until", type=PAST, help="only those done, dead or enqueued before then")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
+@click.option("--count", "counts", is_flag=True, help="print the number of all that match, where it can be known")
+@click.option(
+    "--look",
+    type=click.IntRange(0),
+    help="read at most so many that do not match (default: 20,000 for a table or a count, else all; 0: all)",
+)
 @at_store()
 def list_(
     opened: OpenedStore,
@@ -133,30 +148,53 @@ def list_(
     since: int | None,
     until: int | None,
     limit: int | None,
-) -> None:
-    """List messages: waiting and running ones first, then dead and done ones by the time of their end.
+    counts: bool,
+    look: int | None,
+) -> int:
+    """List messages: running and waiting ones by queue, then dead, quarantined and done ones by the time of their end.
 
     With `--state leased`, those that run longest first: for how long, and in which worker. A worker reports the first
     hundred messages that it holds.
 
-    A selector narrows the list by fields of the messages, in any state, such as correlation:order-7 or trace:4bf92f35….
+    SELECTOR says which ones, in any state: `'key:order-7'`, `'lane:scheduled due:<6h args.tenant:acme'`. A bare word
+    is searched in ids, keys, correlation ids, faults and arguments: `job list acme`.
     """
     from ..status import running_of, worker_reports
 
-    now_ms, node = opened.store.now_ms(), seen_at_once(selector)
-    where = Filter(queue=queue, task=task, since_ms=since, until_ms=until)
-    lane = None if state is None else _LANES.get(state) or Lane(state)
-    runs = running_of(worker_reports(opened.store)) if lane in (None, Lane.LEASED) else {}
-    rows = (_row(m, runs, now_ms) for m in _walk(opened, lane, where) if matches(node, Candidate(m, now_ms)))
-    chosen: Iterator[dict[str, Any]] = (row for row in rows if state in (None, row["state"]))
+    with understood():
+        node = both([as_node(Filter(queue=queue, task=task)), parse(" ".join(selector))])
+    times = [(op, ms) for op, ms in ((">=", since), ("<", until)) if ms is not None]
+    bounds = [Term(SINCE, (PointInTime(op, ms),)) for op, ms in times]
+    of_state = [] if state is None else [_LANES[state]]
+    with understood():
+        matching = Selection(opened.store, both([node, *bounds, *of_state]), app=opened.app, every=True)
+    most = look if look is not None else LOOKED_MAX if counts or out.is_table else 0
+    if counts:
+        return _write_count(out, matching.counted(*((most,) if most else (sys.maxsize, math.inf))))
+    if most:
+        matching.bounded(most)
+    runs = running_of(worker_reports(opened.store)) if state in (None, "leased") else {}
+    chosen: Iterator[dict[str, Any]] = (_row(message, runs, matching.now_ms) for message in matching)
     if state == "leased":
         chosen = iter(sorted(chosen, key=lambda row: (row["running_s"] is None, -(row["running_s"] or 0))))
     first = next(chosen, None)
-    if first is None:
-        here(opened).preflight(both([as_node(where), node]))
+    if first is None and not matching.cut:
+        here(opened).preflight(node)
     columns = _LEASED if state == "leased" else _COLUMNS
-    if not out.rows(chain(() if first is None else (first,), chosen), columns, id="id", limit=limit):
+    none = not out.rows(chain(() if first is None else (first,), chosen), columns, id="id", limit=limit)
+    if matching.cut:
+        more = completed("--look", "0")
+        note(f"looked at the first {matching.looked:,} only; narrow it by queue: or id:, or look at all: {more}")
+    elif none:
         note(f"no message in {opened.url} matches; {onward('queue list')} counts what is there")
+    note_unread(matching)
+    return DONE
+
+
+def _write_count(out: Output, counted: Counted) -> int:
+    """Write the number of messages, or how many were looked at. Exits 5 if that was not enough to count."""
+    out.record({**asdict(counted), "text": str(counted)}, table=lambda: [str(counted)])
+    return DONE if counted.count is not None else PARTIAL
 
 
 def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str, Any]:
@@ -168,16 +206,6 @@ def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str
         "running_since": running["since"],
         "running_s": running["for_s"],
     }
-
-
-def _walk(opened: OpenedStore, lane: Lane | None, where: Filter) -> Iterator[Message]:
-    cursor = None
-    while True:
-        page = opened.store.peek(lane, where=where, limit=500, cursor=cursor)
-        yield from page.messages
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 @job.command()

@@ -13,7 +13,7 @@ from ..present.commands import onward, program
 from ..present.failure import DONE, FAILED, Failure
 from ..present.formats import seconds
 from ..present.holds import hold_record
-from ..present.queues import LANES, queue_record
+from ..present.queues import LANES, lanes_shown, queue_record
 from ..triage.select.terms import as_node
 from .opening import OpenedStore, at_store, note_unknown_queues
 from .selecting import confirmed, here, signature, stated
@@ -45,8 +45,9 @@ def queue() -> None:
 def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     """List queues with the number of messages in each lane.
 
-    `scheduled` counts delayed and retrying messages; `oldest` is how long the first message that has not begun
-    has been due. On SQS a retry that waits hidden counts as leased, and the age of the oldest message is unknown.
+    `scheduled` counts delayed and retrying messages, `parked` those in line for a place in their group; `oldest` is how
+    long the first message that has not begun has been due. On SQS a retry that waits hidden counts as leased, and the
+    age of the oldest message is unknown.
 
     `held` says what keeps waiting messages from running, of the first 200: a pause, a breaker, a rate, no worker, …
     """
@@ -66,7 +67,10 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     rows = [
         _row(name, counts, name in paused, holds[name], shown_ms, full) for name, counts in sorted(by_queue.items())
     ]
-    shown = _COLUMNS if not out.is_table or any(row["held"] for row in rows) else _COLUMNS[:-1]
+    shown = _COLUMNS
+    if out.is_table:
+        absent = {*LANES, "held"} - {*lanes_shown(rows), *(["held"] if any(row["held"] for row in rows) else [])}
+        shown = tuple(column for column in _COLUMNS if column.name not in absent)
     count = out.rows(rows, shown, id="queue", limit=limit)
     if not count:
         note(f"no queues: nothing was ever enqueued in {opened.url}")
@@ -159,7 +163,7 @@ def purge(
         admit(opened.store, name)
 
     names = tuple(dict.fromkeys(names))
-    waiting = {name: counts.ready + counts.scheduled for name in names for counts in [opened.store.counts(name)]}
+    waiting = {name: counts.waiting for name in names for counts in [opened.store.counts(name)]}
     if not any(waiting.values()):
         for name in names:
             here(opened).preflight(as_node(Filter(queue=name)), acts=True)
@@ -182,7 +186,7 @@ def purge(
         {"queue": name, "cancelled": of.cancelled, "asked_to_stop": of.asked_to_stop, "waiting": left}
         for name, of in done.items()
         for counts in [opened.store.counts(name)]
-        for left in [counts.ready + counts.scheduled]
+        for left in [counts.waiting]
     )
     out.rows(rows, _PURGED, id="queue", limit=0)
     note(f"they can be looked up for 24 hours: {program()} job list --state cancelled")
@@ -190,7 +194,7 @@ def purge(
 
 
 def _nothing_waits(opened: OpenedStore, names: Sequence[str]) -> Failure:
-    there = {name: counts.ready + counts.scheduled for name, counts in opened.store.counts_by_queue().items()}
+    there = {name: counts.waiting for name, counts in opened.store.counts_by_queue().items()}
     waiting = ", ".join(f"{name} {count:,}" for name, count in there.items() if count)
     what = f"nothing was cancelled: nothing waits in queue{'s' * (len(names) > 1)} {', '.join(names)}"
     return Failure(what, f"what waits: {waiting}" if waiting else "nothing waits in any queue", onward("queue list"))

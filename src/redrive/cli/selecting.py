@@ -23,7 +23,7 @@ from ..triage.actions import ActionResult
 from ..triage.lookup import message_ids, run_ids
 from ..triage.select.lanes import at_rest
 from ..triage.select.parser import parse
-from ..triage.select.terms import ALL, ARGS, REASONS, Node, as_node, both, fields_of
+from ..triage.select.terms import ALL, REASONS, Node, as_node, both
 from ..triage.selection import Selection
 from .opening import OpenedStore
 from .terminal.nothing import Here
@@ -80,17 +80,6 @@ def selection(opened: OpenedStore, words: tuple[str, ...], *others: Node, waitin
         node = parse(" ".join(words))
         node = node if waiting else at_rest(node)
     return Selection(opened.store, both((node, *others)), app=opened.app)
-
-
-def seen_at_once(words: tuple[str, ...]) -> Node:
-    """Return the node of a selector whose fields all messages have, in every state. Raises Failure for other fields."""
-    with understood():
-        node = parse(" ".join(words))
-    for field in fields_of(node):
-        if field in ("error", "fingerprint") or field.startswith(ARGS):
-            why = "that is known of dead messages; here expected task, queue, group, key, id, correlation, trace, …"
-            raise Failure(f"job list does not select by {field}:", why, onward(f"dlq list {shlex.join(words)}"), USAGE)
-    return node
 
 
 @contextmanager

@@ -157,7 +157,7 @@ class FileDelivery:
     def _waiting(self) -> tuple[int, int]:
         """Return the numbers of messages of this delivery that have not ended, and of those dead or quarantined."""
         c = self.store.counts(self.record.queue)
-        return c.ready + c.scheduled + c.leased, c.dead + c.quarantine
+        return c.waiting + c.leased, c.dead + c.quarantine
 
 
 def reopen(record: FileRecord, held: int) -> FileRecord:

@@ -58,7 +58,7 @@ class Summary(Struct, frozen=True):
 def summarize(store: Store, record: FileRecord) -> Summary:
     """Count the outcomes of a delivery. Messages are read page by page, so millions of dead ones need little memory."""
     c = store.counts(record.queue)
-    waiting, resting = c.ready + c.scheduled + c.leased, c.dead + c.quarantine
+    waiting, resting = c.waiting + c.leased, c.dead + c.quarantine
     cancelled = max(record.cancelled, _count_cancelled(store, record) if c.done else 0)
     removed = record.removed + max(0, (record.resting or 0) - waiting - resting)
     return Summary(

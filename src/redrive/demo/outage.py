@@ -132,7 +132,7 @@ class OneRun:
         while True:
             counts = await asyncio.to_thread(store.counts, QUEUE)
             over = run is None or await asyncio.to_thread(lambda: run.state) in FINAL
-            if over and not counts.ready + counts.scheduled + counts.leased:
+            if over and not counts.waiting + counts.leased:
                 return
             await asyncio.sleep(LOOK_S)
 

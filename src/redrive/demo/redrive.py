@@ -79,7 +79,7 @@ class Redrives:
 
     def _over(self, run: Run) -> bool:
         counts = self._store.counts(self._queue)
-        return run.state in FINAL and not counts.ready + counts.scheduled + counts.leased
+        return run.state in FINAL and not counts.waiting + counts.leased
 
     def _tell(self, run: Run, shown: int) -> int:
         """Print the lines of the run's story after the first `shown`; return how many lines the story has."""

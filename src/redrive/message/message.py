@@ -159,9 +159,10 @@ class Message(Struct, frozen=True, gc=False):
     keep_ms: int = 0
     batch: str | None = None  # id of the batch that waits for the message
     deferral: Deferral | None = None  # why the message waits now; a claim keeps it, every settlement replaces it
-    parked: bool = False  # the message is in line for a place in its group
+    parked: bool = False  # the message has no place in its group, and waits for its time or turn
     faults: tuple[Fault, ...] = ()  # faults, oldest first: the first and last ten
     damage: Damage | None = None  # set if the row is, or was, unreadable: then the other fields have what could be read
+    in_line: bool = False  # parked and in its group's line; another parked message joins the line once it is due
 
     @property
     def handle(self) -> Handle:
@@ -192,8 +193,8 @@ class Message(Struct, frozen=True, gc=False):
     def state_at(self, now_ms: int) -> str:
         """Return the state to display: `parked` for a ready message that is in line in its group, `scheduled` for
         another whose time has not come, `cancelled` for a done message that a cancel ended."""
-        if self.lane is Lane.READY and (self.parked or (self.due_ms or 0) > now_ms):
-            return "parked" if self.parked else "scheduled"
+        if self.lane is Lane.READY and (self.in_line or (self.due_ms or 0) > now_ms):
+            return "parked" if self.in_line else "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
 
 

@@ -21,7 +21,7 @@ kind, lane or attempt. Deliveries are counted in this process; depths are read f
 | `redrive_deferral_seconds` | reason | how often and how long flow control put messages off |
 | `redrive_worker_notices_total` | (notice only) | workers started, draining, stopped; store_unavailable, … |
 | `redrive_aws_requests_total` | (action) | billed requests to AWS, updated once a minute |
-| `redrive_queue_messages` | (queue, lane) | depth: ready, scheduled, leased, dead, quarantine, done |
+| `redrive_queue_messages` | (queue, lane) | depth: ready, scheduled, parked, leased, dead, quarantine, done |
 | `redrive_queue_oldest_age_seconds` | (queue) | how long the first message that has not begun has been due |
 | `redrive_queue_oldest_dead_age_seconds` | (queue) | how long the oldest dead message has been dead |
 | `redrive_queue_paused` | (queue) | 1 if it is paused |
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
     from ..store import Store
 
-LANES = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
+LANES = ("ready", "scheduled", "parked", "leased", "dead", "quarantine", "done")
 OLDEST_QUEUES = 100  # the most queues whose oldest dead message each scrape reads: those with the most dead messages
 FRESH_S = 1.0  # the least seconds for which values read from the store are reused
 LOOK_SHARE = 0.05  # the share of time for reads: after one that took 200 ms, the next is 4 s later

@@ -119,7 +119,7 @@ def _is_bystander(record: MessageRecord, last: MessageRecord) -> bool:
     at rest."""
     crash = last["crash"]
     shared = crash is not None and not crash["alone"] and max(crash["started_count"], len(crash["started"])) > 1
-    return shared and record["state"] in ("ready", "scheduled", "leased")
+    return shared and record["state"] in ("ready", "scheduled", "parked", "leased")
 
 
 def _error(fault: MessageRecord, out: StoryReader) -> str:
@@ -167,7 +167,7 @@ def next_commands(record: MessageRecord, out: StoryReader) -> Iterator[str]:
                 yield onward(f"dlq group {typed(last['fingerprint'])}")
         case "quarantine":
             yield onward(f"dlq readmit {id} --reason 'it is fixed'")
-        case "ready" | "scheduled" | "leased":
+        case "ready" | "scheduled" | "parked" | "leased":
             if _waits_for_its_time(record):
                 yield onward(f"job run {id}")
             run = record.get("running") or {"isolated": False}

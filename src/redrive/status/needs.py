@@ -109,7 +109,7 @@ def _waiting(some: Sequence[Hold], status: Status) -> str:
     if not count:
         return ""
     queues = {hold.queue for hold in some}
-    waiting = [each.counts.ready + each.counts.scheduled for each in status.queues if {each.name, ""} & queues]
+    waiting = [each.counts.waiting for each in status.queues if {each.name, ""} & queues]
     least = "at least " if max(waiting, default=0) > LOOKED else ""
     return f"; {least}{count:,} message{'s' * (count > 1)} wait{'s' * (count == 1)} for it"
 

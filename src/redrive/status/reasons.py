@@ -128,7 +128,7 @@ class Reasons:
         whose due message has waited longest, and those with many scheduled messages and none due. Of the other queues,
         only a pause is returned. Raises StoreError."""
         self._counts |= counts
-        waiting = [name for name, of in counts.items() if of.ready + of.scheduled]
+        waiting = [name for name, of in counts.items() if of.waiting]
         due = sorted((name for name in waiting if counts[name].ready), key=lambda name: -counts[name].oldest_age_s)
         later = sorted((name for name in waiting if not counts[name].ready), key=lambda name: -counts[name].scheduled)
         first = due[: max(QUEUES_READ // 2, QUEUES_READ - len(later))]
@@ -139,21 +139,21 @@ class Reasons:
         }
 
     def _of_unread(self, queue: str, counts: Counts) -> tuple[Hold, ...]:
-        waits = counts.ready + counts.scheduled
+        waits = counts.waiting
         return (replace(self._pause(queue), count=waits),) if queue in self._paused else ()
 
     def of_queue(self, queue: str, counts: Counts) -> tuple[Hold, ...]:
         """Return the holds of a queue's waiting messages, those with the most messages first, without normal waits (a
         turn, a delay, a retry). Reads at most LOOKED messages. Raises StoreError."""
         self._counts[queue] = counts
-        if not counts.ready + counts.scheduled:
+        if not counts.waiting:
             return (self._pause(queue),) if queue in self._paused else ()
         holds: dict[tuple[str, str], Hold] = {}
         for message in self._waiting(queue):
             for hold in self.of(message):
                 _add(holds, replace(hold, queue=queue, count=1))
         if queue in self._paused and not holds:
-            _add(holds, replace(self._pause(queue), count=counts.ready + counts.scheduled))
+            _add(holds, replace(self._pause(queue), count=counts.waiting))
         if not self._store.traits.finds and counts.ready and not counts.leased:
             holds |= self._of_unseen(queue, counts)
         if queue in self._outbox:

@@ -55,7 +55,7 @@ def no_worker(queue: str, *, known: bool, count: int) -> Hold:
 
 def outbox_hold(queue: str, counts: Counts) -> Hold:
     """Return the hold of redriven messages that have not been sent back to SQS yet."""
-    count = counts.ready + counts.scheduled + counts.leased
+    count = counts.waiting + counts.leased
     stuck = counts.oldest_age_s >= STUCK_S
     text = f"redriven messages of queue {queue} wait in the outbox to be sent back"
     text += "; the queue takes nothing, or no worker runs" if stuck else ""

@@ -240,6 +240,7 @@ def restored(message: Message, now_ms: int) -> Message:
         result=None,
         deferral=None,
         parked=False,
+        in_line=False,
     )
 
 

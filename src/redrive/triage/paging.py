@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from ..message import Filter, Lane, Message, Page
+from msgspec import Struct
+
+from ..message import Counts, Filter, Lane, Message, Page
 from ..store import Store
 from .select.lanes import LIVE
-from .select.terms import ALL, Node
+from .select.terms import ALL, WAITING, Node, Pattern, Term
 
 LOOKED_MAX = 1000  # most messages that one page reads, if the store cannot answer the whole selector
 _SIGN = "~"  # separates the lane from the store's cursor
@@ -20,6 +22,47 @@ class LaneQuery(NamedTuple):
     lane: Lane
     where: Filter
     rest: Node
+
+
+class Counted(Struct, frozen=True):
+    """The number of messages in a selection, or None if counting them would take too long: then `looked` messages were
+    read, of the `of` among which they are."""
+
+    count: int | None
+    looked: int
+    of: int
+
+    def __str__(self) -> str:
+        if self.count is not None:
+            return f"{self.count:,}"
+        return f"looked at the first {self.looked:,} of {self.of:,}; no count"
+
+
+def by_counts(query: LaneQuery) -> bool:
+    """True if the counts of queues have the number of messages in this part of a selection."""
+    lanes = query.rest == ALL or (isinstance(query.rest, Term) and query.rest.field == "lane")
+    return lanes and query.where == Filter(queue=query.where.queue, until_ms=query.where.until_ms)
+
+
+def sum_of(query: LaneQuery, counts: Mapping[str, Counts]) -> int:
+    """Return the number of messages in this part of a selection, for which `by_counts` holds."""
+    names: tuple[str, ...] = WAITING if query.lane is Lane.READY else (query.lane.value,)
+    if isinstance(query.rest, Term):
+        names = tuple(name for name in names if Pattern((name,)) in query.rest.values)
+    return sum(getattr(of, name) for of in _of(query, counts) for name in names)
+
+
+def size_of(query: LaneQuery, counts: Mapping[str, Counts]) -> int:
+    """Return the number of messages among which those of this part of a selection are."""
+    if query.where.ids is not None:
+        return len(query.where.ids)
+    return sum_of(query._replace(rest=ALL), counts)
+
+
+def _of(query: LaneQuery, counts: Mapping[str, Counts]) -> Iterable[Counts]:
+    queue = query.where.queue
+    names = counts if queue is None else {queue} if isinstance(queue, str) else {*queue}
+    return [counts[name] for name in names if name in counts]
 
 
 Matching = Callable[[LaneQuery, list[Message]], list[Message]]

@@ -66,7 +66,7 @@ def purge(
     """
     admit(store, queue)
     note, audit, counts = PurgeNote(store.now_ms(), None, actor, reason), Audit(store), store.counts(queue)
-    waiting = counts.ready + counts.scheduled
+    waiting = counts.waiting
     entry = audit.entry("purge", actor, reason, count=waiting, about=f"queue/{queue}")
     audit.commit(entry, lambda swaps: _begin(store, queue, note, swaps))
     before = Filter(queue=queue, until_ms=note.began_ms + 1)

@@ -6,34 +6,37 @@ indexes support, as a `Filter`, one lane at a time; the rest is matched message 
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Self, Unpack
 
 from msgspec.structs import asdict, replace
 
 from ..batch import with_parts
 from ..blobs import whole_body
-from ..errors import BlobsUnavailable, Unreadable
+from ..errors import BlobsUnavailable, Unreadable, Unsupported
 from ..fault import Fault
 from ..message import DAMAGED, FailureGroup, Filter, Hasten, Lane, Message, Page
 from ..registry import Registry
 from ..store import PAGE, Store, pages
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
-from .paging import LaneQuery, page_of
+from .paging import Counted, LaneQuery, by_counts, page_of, size_of, sum_of
 from .search import died_of, died_of_last
 from .select.lanes import LIVE, in_lane, of_lane, of_scheduled, split, split_live, unnamed
 from .select.match import Candidate, Unknown, matches
 from .select.parser import parse
-from .select.terms import ALL, LANES, NONE, Node
+from .select.terms import ALL, LANES, NONE, Node, fields_of
 
 if TYPE_CHECKING:  # only for types: commands without plans start faster without these modules
     from .redrive.options import PlanOptions
     from .redrive.plan import PlanHandle
 
 QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan leaves out a message
+LOOKED_MAX, LOOKED_S = 20_000, 5.0  # the bounds of a look through messages that no index finds
 
 
 class Selection:
@@ -58,6 +61,9 @@ class Selection:
         self.now_ms = store.now_ms() if now_ms is None else now_ms
         self.unread = 0  # number of messages that the last pass left out, as the blob of their body was unreadable
         self._store, self._app = store, app
+        self.looked, self.cut = 0, False  # messages that the last pass had to match itself; it ended at its bound
+        self._most, self._seconds = math.inf, math.inf
+        self._hosts = _hosts(store) if "host" in fields_of(self.node) else {}
         self._of_lane = in_lane if every else of_lane
         by_lane = [(lane, self._of_lane(self.node, lane)) for lane in ([*LIVE, *LANES] if every else [*LANES, *LIVE])]
         self._queries = [query for lane, node in by_lane if node != NONE for query in self._queries_of(lane, node)]
@@ -105,7 +111,8 @@ class Selection:
             return False
         if fault is Unknown.FAULT:
             fault = message.faults[-1] if message.faults else None
-        return matches(self._of_lane(self.node, message.lane), Candidate(message, self.now_ms, fault)) is True
+        seen = Candidate(message, self.now_ms, fault, hosts=self._hosts)
+        return matches(self._of_lane(self.node, message.lane), seen) is True
 
     def messages(self, limit: int | None = None) -> Iterator[Message]:
         """Yield at most `limit` messages, page by page: dead, then quarantined, then done ones, each oldest first; then
@@ -114,6 +121,31 @@ class Selection:
 
     def ids(self, limit: int | None = None) -> Iterator[str]:
         return (message.id for message in self.messages(limit))
+
+    def bounded(self, looked: int = LOOKED_MAX, seconds: float = LOOKED_S) -> Self:
+        """Return this selection; from now on a pass ends once it has read so many messages that do not match, or has
+        taken so long, where no index has the answer. `cut` then says so, and `looked` how many it has read."""
+        self._most, self._seconds = looked, seconds
+        return self
+
+    def counted(self, looked: int = LOOKED_MAX, seconds: float = LOOKED_S) -> Counted:
+        """Return the number of messages in the selection, from the store's counts and indexes if they have it; or None
+        for it, if reading so many messages, or for so long, is not enough. Never a part of the number."""
+        if self._all_dead and self.indexed:
+            return Counted(self.count(), 0, 0)
+        counts = self._store.counts_by_queue()
+        if self._store.traits.exact_counts and all(map(by_counts, self._queries)):
+            return Counted(sum(sum_of(query, counts) for query in self._queries), 0, 0)
+        until_s, read = time.monotonic() + seconds, Counter[bool]()
+        for query in self._queries:
+            for page in pages(self._store, query.lane, query.where):
+                matching = len(self._matching(query, page))
+                read += Counter({True: matching, False: len(page) - matching})
+                if read.total() >= looked or time.monotonic() > until_s:
+                    of = sum(size_of(query, counts) for query in self._queries)
+                    if read.total() < of:
+                        return Counted(None, read.total(), of)
+        return Counted(read[True], read.total(), read.total())
 
     def page(self, limit: int = 50, cursor: str | None = None) -> Page:
         """Return one page of `messages()`; its `cursor` leads to the next. At most a thousand messages are read, so a
@@ -249,10 +281,16 @@ class Selection:
 
     def _matches(self, *, faults: bool = False) -> Iterator[tuple[Message, Fault | None]]:
         """Yield each message; with `faults`, with the fault that the message died of, or None."""
-        self.unread = 0
+        self.unread, self.looked, self.cut, misses = 0, 0, False, 0
+        until_s = time.monotonic() + self._seconds
         for query in self._queries:
             for page in pages(self._store, query.lane, query.where):
+                if misses >= self._most or (misses and time.monotonic() > until_s):
+                    self.cut = True
+                    return
                 messages = self._matching(query, page)
+                if query.rest != ALL:
+                    self.looked, misses = self.looked + len(page), misses + len(page) - len(messages)
                 died = died_of_last(self._store, query.lane, messages) if faults else set()
                 yield from ((m, m.faults[-1] if m.id in died else None) for m in messages)
 
@@ -261,7 +299,7 @@ class Selection:
             page = [message for message in page if message.enqueued_ms <= self.now_ms]
         if query.rest == ALL:
             return page
-        known = [matches(query.rest, Candidate(message, self.now_ms)) for message in page]
+        known = [matches(query.rest, Candidate(message, self.now_ms, hosts=self._hosts)) for message in page]
         open_ones = [m for m, match in zip(page, known, strict=True) if match is None]
         died = died_of_last(self._store, query.lane, open_ones) if open_ones else set()
         return [
@@ -273,11 +311,22 @@ class Selection:
     def _matches_fully(self, rest: Node, message: Message, of_last: bool) -> bool:
         """Match the message by the fault it died of and, if that does not decide, by the body in its blob."""
         fault = message.faults[-1] if of_last else None
-        match = matches(rest, Candidate(message, self.now_ms, fault))
+        match = matches(rest, Candidate(message, self.now_ms, fault, hosts=self._hosts))
         if match is not None:
             return match
         try:
-            return matches(rest, Candidate(message, self.now_ms, fault, whole_body(self._store, message))) is True
+            body = whole_body(self._store, message)
+            return matches(rest, Candidate(message, self.now_ms, fault, body, self._hosts)) is True
         except (Unreadable, BlobsUnavailable):
             self.unread += 1
             return False
+
+
+def _hosts(store: Store) -> dict[str, str]:
+    """Return the hosts of the workers that report, by their names."""
+    from ..presence import read_workers
+
+    try:
+        return {worker.name: worker.host for worker in read_workers(store)}
+    except Unsupported:
+        return {}

@@ -104,7 +104,7 @@ def _of_messages(store: Store, runs: Sequence[str], ids: Sequence[str]) -> list[
         elif message is None or message.lane is not Lane.DEAD or message.redrives != 1 or message.run not in runs:
             said.append(f"{id} should be dead again, redriven once: {message}")
     counts = store.counts()
-    if counts.dead != len(ids[::3]) or counts.ready + counts.scheduled + counts.leased + counts.quarantine:
+    if counts.dead != len(ids[::3]) or counts.waiting + counts.leased + counts.quarantine:
         said.append(f"the store counts {counts}")
     return said
 

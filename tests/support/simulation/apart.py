@@ -210,7 +210,7 @@ class InterleavedApart(Interleaved):
 
     def _waiting(self) -> int:
         counts = self.store.counts()
-        return int(counts.ready + counts.scheduled)
+        return int(counts.waiting)
 
 
 class _Killed(BaseException):

@@ -304,7 +304,7 @@ class Interleaved:
 
     def _waiting(self) -> int:
         counts = self.store.counts()
-        return counts.ready + counts.scheduled
+        return counts.waiting
 
     # -- the end
 

@@ -76,6 +76,14 @@ class Kept:
             return "ready" if not self.parked and self.due_ms is not None and self.due_ms <= now else "scheduled"
         return "cancelled" if self.reason == "cancelled" else self.lane.value
 
+    def counted_at(self, now: int) -> str:
+        """What the counts of its queue call it."""
+        if self.lane is not Lane.READY:
+            return self.lane.value
+        if self.parked and self.number is not None:
+            return "parked"
+        return "ready" if (self.due_ms or 0) <= now else "scheduled"
+
     @property
     def counted_as(self) -> str:
         """What its batch counts it as while it is stored."""

@@ -124,8 +124,8 @@ class PlainStored:
 
     def counts(self, queue: str | None, now: int) -> Counts:
         mine = [k for k in self.kept.values() if queue in (None, k.queue)]
-        words = ["done" if k.lane is Lane.DONE else k.state_at(now) for k in mine]
-        lanes = ("ready", "scheduled", "leased", "dead", "quarantine", "done")
+        words = [k.counted_at(now) for k in mine]
+        lanes = ("ready", "scheduled", "parked", "leased", "dead", "quarantine", "done")
         ages = [now - (k.due_ms or 0) for k, word in zip(mine, words, strict=True) if word == "ready"]
         return Counts(**{lane: words.count(lane) for lane in lanes}, oldest_age_s=max(ages, default=0) / 1000)
 

@@ -199,7 +199,7 @@ def test_every_command_names_what_holds_a_message_and_what_to_do(
     kept = [
         shown[0],
         shown[1],
-        _only(shown[2], "ready", "scheduled", "next:"),
+        _only(shown[2], "ready", "scheduled", "parked", "next:"),
         _only(shown[3], "would move", "left out", "held by"),
     ]
     text = _ID.sub("ID", "\n".join(kept))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,9 @@ def ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     "words, found",
     [(["correlation:order-7"], [0, 1]), ([f"trace:{TRACE}"], [2]), (["correlation:order-7 -group:g"], [0]),
-     (["correlation:order-*", "--task", "b"], [1, 2]), (["correlation:order-7", "--state", "ready"], [1])],
+     (["correlation:order-*", "--task", "b"], [1, 2]), (["correlation:order-7", "--state", "ready"], [1]),
+     (["lane:(ready,done)"], [0, 1, 2, 3]), (["lane:done"], [0]), (["--state", "done"], [0]), (["ORDER-7"], [0, 1]),
+     (["lane:ready -group:*"], [2, 3])],
 )  # fmt: skip
 def test_a_selector_finds_messages_in_any_state(
     ids: list[str], words: list[str], found: list[int], capsys: pytest.CaptureFixture[str]
@@ -43,8 +46,19 @@ def test_a_selector_finds_messages_in_any_state(
     assert set(capsys.readouterr().out.split()) == {ids[at] for at in found}
 
 
-def test_a_field_of_dead_messages_alone_leads_to_dlq_list(ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["job", "list", "error:ValueError", "--url", "sqlite:///work.db"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert said[0] == "error: job list does not select by error:"
-    assert said[2].endswith(" dlq list error:ValueError --url sqlite:///work.db")
+def test_a_word_like_the_name_of_a_field_is_hinted_at(ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["job", "list", "tsk", "--url", "sqlite:///work.db", "-o", "ids"]) == 0
+    assert "'tsk' was searched as a word; did you mean task:… ?" in capsys.readouterr().err
+
+
+def test_a_look_that_ends_early_says_so_and_gives_no_count(ids: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["job", "list", "nothing", "--url", "sqlite:///work.db", "--look", "2"]
+    assert run([*words, "--count", "-o", "json"]) == 5
+    said = json.loads(capsys.readouterr().out)
+    assert said == {"count": None, "looked": 3, "of": 4, "text": "looked at the first 3 of 4; no count"}
+    assert run(["job", "list", "nothing", "--url", "sqlite:///work.db", "--count", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["count"] == 0
+    assert run(["job", "list", "lane:ready", "--url", "sqlite:///work.db", "--count"]) == 0
+    assert capsys.readouterr().out.split()[:2] == ["count", "3"]
+    assert run(words) == 0
+    assert "looked at the first 3 only" in capsys.readouterr().err

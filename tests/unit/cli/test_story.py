@@ -120,7 +120,7 @@ def test_waiting_message_says_for_what_it_waits(scene: Scene) -> None:
         scene.settled(replace(retry, deferral=held), DOWN): "scheduled the breaker of crm was open; next probe in 1m",
         scene.put(delay_ms=2 * 3_600_000): "scheduled enqueued for later; ends in 2h",
         scene.put(group="a"): "ready it is due; 1 of queue crm are running and 1 are due",
-        scene.put(group="a"): "scheduled group a of queue crm has 1 of 1 places taken",
+        scene.put(group="a"): "parked group a of queue crm has 1 of 1 places taken",
     }
     for id, line in told.items():
         assert line in [" ".join(each.split()) for each in scene.shown(id)]

@@ -48,8 +48,10 @@ def terms(field: str, values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 TERM = st.one_of(
     st.sampled_from(FREE).flatmap(lambda field: terms(field, PATTERNS)),
     terms("reason", st.sampled_from(REASONS) | TEXTS.map(quoted) | st.just("ex*")),
-    terms("lane", st.sampled_from(["dead", "quarantine"])),
-    st.sampled_from(["age", "failed"]).flatmap(lambda field: terms(field, AGES)),
+    terms("lane", st.sampled_from(["dead", "quarantine", "parked"])),
+    terms("header.x-y", PATTERNS),
+    st.sampled_from(["acme", "a*b", "x-7*", '"or"', '"a:b"', '"-x"', '"=" ', '"a b"*', '"Not"']),
+    st.sampled_from(["age", "failed", "due"]).flatmap(lambda field: terms(field, AGES)),
     st.sampled_from(["redrives", "attempt", "crashes"]).flatmap(lambda field: terms(field, NUMBERS)),
     terms("args.n", DECIMALS),
     terms("label", PATTERNS.map("customer=".__add__)),
@@ -124,8 +126,11 @@ def test_forms_and_what_they_are_printed_as(text: str, printed: str) -> None:
         ("queue:crm -resaon:x", "resaon", "did you mean reason:"),
         ("reason:exausted", "exausted", "did you mean exhausted?"),
         ("reason:(elapsed,late)", "late", "reasons: exhausted, permanent"),
-        ("tsk", "tsk", "did you mean task:"),
-        ("text:foo bar", "bar", 'write text:"bar"'),
+        ("queue=crm", "queue=crm", "expected a colon: queue:"),
+        ("http://x", "http", "put it in quotes"),
+        ("header:x", "header", "such as header.tenant:acme"),
+        ('""', '""', "expected some text of it"),
+        ("*", "*", "expected some text of it"),
         ("age:2h", "2h", "such as age:<6h"),
         ("failed:<6x", "<6x", "neither an age nor a time"),
         ("failed:<2026-01-31T15:04:05", "<2026-01-31T15:04:05", "neither an age nor a time"),
@@ -207,7 +212,9 @@ def test_a_label_prints_as_it_is_written() -> None:
 def test_every_field_can_be_asked_for() -> None:
     values = {"age": ">1h", "failed": "<1h", "attempt": "1", "redrives": "1", "crashes": "1", "lane": "dead"}
     values["label"] = "customer=7"
+    values["due"] = "<1h"
     nodes: list[Node] = [
-        parse("args.a:1" if field == "args" else f"{field}:{values.get(field, 'permanent')}") for field in FIELDS
+        parse(f"{field}.a:1" if field in ("args", "header") else f"{field}:{values.get(field, 'permanent')}")
+        for field in FIELDS
     ]
     assert len(set(map(str, nodes))) == len(FIELDS)

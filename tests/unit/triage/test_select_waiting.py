@@ -12,10 +12,11 @@ from redrive import App
 from redrive.errors import SelectorError
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, Draft, RetryAt, Settlement
-from redrive.store import Store
+from redrive.store import Store, paging
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
+from redrive.triage.paging import Counted
 from redrive.triage.selection import Selection
 
 FAULT = Fault(Kind.TRANSIENT, "httpx.ReadTimeout", "no answer from acme", "f1", ("ReadTimeout",))
@@ -42,7 +43,7 @@ def fill(app: App) -> dict[str, str]:
     """One message of each kind: leased, failed and waiting for its retry, delayed, due, in line, and in two queues."""
     store = app.store
     retrying, leased = put(app, Draft(task="a.b", queue="q", body=b'{"n": 1}'), Draft(task="a.b", queue="q"))
-    first, second = store.exchange([], [ClaimRequest("q", 2, 60_000, "w")]).deliveries
+    first, second = store.exchange([], [ClaimRequest("q", 2, 60_000, worker="w")]).deliveries
     assert [first.message.id, second.message.id] == [retrying, leased]
     store.exchange(
         [Settlement(first.receipt, RetryAt(store.now_ms() + 5_000), replace(FAULT, at_ms=store.now_ms()))], []
@@ -71,6 +72,15 @@ def fill(app: App) -> dict[str, str]:
         (f"{LANES} error:*Timeout", {"retrying"}),
         (f"{LANES} text:ACME", {"retrying"}),
         (f"{LANES} failed:<1h", {"retrying"}),
+        (f"{LANES} due:<30s", {"retrying", "due"}),
+        (f"{LANES} due:>30s", {"delayed"}),
+        (f"{LANES} worker:w", {"retrying", "leased"}),
+        (f"{LANES} header.redrive-label-customer:7", {"delayed"}),
+        (f"{LANES} Acme", {"retrying", "due", "parked"}),
+        (f"{LANES} K1", {"parked"}),
+        (f"{LANES} -acme", {"leased", "delayed"}),
+        (f"{LANES} readtimeout", {"retrying"}),
+        (f"{LANES} tenant", set()),
         (f"{LANES} -lane:parked", {"retrying", "leased", "due", "delayed"}),
         ("lane:ready or (lane:scheduled task:a.b)", {"due", "retrying"}),
         ("lane:(dead,parked)", {"parked"}),
@@ -128,3 +138,29 @@ def test_a_selection_of_every_lane_needs_no_name(app: App) -> None:
 def test_dead_letters_are_not_selected_by_the_lane_of_what_waits(app: App, selector: str) -> None:
     with pytest.raises(SelectorError, match=r"app[.]select find"):
         app.dlq.select(selector)
+
+
+def test_a_bare_word_finds_any_part_of_an_id(app: App) -> None:
+    ids = put(app, Draft(task="t"), Draft(task="t"))
+    assert list(app.select(f"lane:ready {ids[1][20:].upper()}").ids()) == [ids[1]]
+
+
+def test_what_waits_is_counted_by_the_counts_of_queues_or_by_a_bounded_look(app: App) -> None:
+    ids = fill(app)
+    for selector, number in (("lane:parked", 1), ("lane:(scheduled,ready) queue:q", 2), ("lane:leased", 1)):
+        assert app.select(selector).counted() == Counted(number, 0, 0)
+    assert Selection(app.store, "", every=True).counted() == Counted(len(ids), 0, 0)
+    assert app.select("lane:(scheduled,ready,parked) task:a.c").counted() == Counted(3, 4, 4)
+    short = app.select("lane:(scheduled,ready,parked) task:a.c").counted(looked=1)
+    assert short == Counted(None, 3, 4) and str(short) == "looked at the first 3 of 4; no count"
+
+
+def test_a_bounded_pass_says_that_it_ended_early(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paging, "FIRST_PAGE", 2)
+    ids = put(app, *(Draft(task="t", key=f"k{n}") for n in range(9)))
+    whole = app.select("lane:ready key:k8").bounded(100)
+    assert list(whole.ids()) == [ids[8]] and not whole.cut
+    short = app.select("lane:ready key:k8").bounded(2)
+    assert list(short.ids()) == [] and short.cut and short.looked == 2
+    every = app.select("lane:ready key:*").bounded(2)
+    assert list(every.ids()) == ids and not every.cut

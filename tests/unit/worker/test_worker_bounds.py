@@ -334,7 +334,7 @@ def test_a_drain_ends_though_a_dead_head_holds_its_group(app: App) -> None:
     app.enqueue_many([push.using(group=name).draft(n) for name, n in (("a", 1), ("a", 2), ("b", 3))])
     app.run_worker(["q"], drain=True)
     assert sorted(ran) == [1, 3]
-    assert app.counts("q").scheduled == 1
+    assert app.counts("q").parked == 1
 
 
 def test_a_drain_ends_though_a_paused_queue_has_scheduled_ones(app: App) -> None:

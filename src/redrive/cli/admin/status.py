@@ -17,7 +17,7 @@ from ...present.failure import DONE, FAILED
 from ...present.formats import listed, seconds, timestamp
 from ...present.groups import group_records
 from ...present.holds import hold_record
-from ...present.queues import LANES, queue_record
+from ...present.queues import LANES, counts_record, lanes_shown, queue_record
 from ...present.runs import run_record, run_text
 from ...present.schedules import schedule_record
 from ...present.status import NEEDS_SHOWN, QUEUES_SHOWN, need_record, schedule_state
@@ -32,10 +32,9 @@ if TYPE_CHECKING:
     from ...status import Hold, Need, QueueStatus, Status, WorkerStatus
 
 SHOWN = 5  # failure groups, holds and runs that the text lists at most; `-o json` has more
-_LANES = LANES[:-1]  # without done messages, which need no action
 _QUEUES = (
     Column("queue", shrinks=True),
-    *(Column(lane) for lane in _LANES),
+    *(Column(lane) for lane in LANES[:-1]),  # without done messages, which need no action
     Column("oldest_age_s", "oldest", seconds),
     Column("held", shrinks=True),
 )
@@ -129,7 +128,9 @@ def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:
     yield from _more(len(status.runs), "runs", "run list", out)
     yield from ("", f"queues of {opened.url}")
     rows = [_queue(queue, now_ms) for queue in status.queues[:QUEUES_SHOWN]]
-    yield from (f"  {line}" for line in (table(rows, _QUEUES, wide - 2).lines if rows else ["none"]))
+    absent = {*LANES} - {*lanes_shown(rows)}
+    columns = tuple(column for column in _QUEUES if column.name not in absent)
+    yield from (f"  {line}" for line in (table(rows, columns, wide - 2).lines if rows else ["none"]))
     yield from _more(len(status.queues), "queues", "queue list", out, QUEUES_SHOWN)
 
 
@@ -197,7 +198,7 @@ def _rows(status: Status) -> Iterable[dict[str, Any]]:
     for run in status.runs:
         yield {"area": "run", "text": run_text(run), "next": onward(f"run watch {typed(run.id)}")}
     for queue in status.queues[:QUEUES_SHOWN]:
-        lanes = listed({lane: getattr(queue.counts, lane) for lane in _LANES})
+        lanes = listed({lane: getattr(queue.counts, lane) for lane in lanes_shown([counts_record(queue.counts)])[:-1]})
         text = joined(queue.name, f": {lanes}; oldest {seconds(queue.counts.oldest_age_s)}")
         yield {"area": "queue", "text": text, "next": onward("queue list")}
 

@@ -57,7 +57,8 @@ def note_waits(store: Store, app: Registry, queues: Iterable[str]) -> None:
     reasons = Reasons(store, app)
     for name in queues:
         counts = store.counts(name)
-        lanes = (("running", counts.leased), ("due", counts.ready), ("for later", counts.scheduled))
+        lanes = [("running", counts.leased), ("due", counts.ready), ("for later", counts.scheduled)]
+        lanes.append(("in line in their group", counts.parked))
         left = ", ".join(f"{count:,} {word}" for word, count in lanes if count)
         if left:
             holds = reasons.of_queue(name, counts)
@@ -74,9 +75,9 @@ def note_left(store: Store, app: Registry, queues: Iterable[str]) -> None:
     reasons = Reasons(store, app)
     for name in queues:
         counts = store.counts(name)
-        if not counts.ready + counts.scheduled:
+        if not counts.waiting:
             continue
-        left = f"{counts.ready + counts.scheduled:,} left in queue '{name}'"
+        left = f"{counts.waiting:,} left in queue '{name}'"
         holds = reasons.of_queue(name, counts)
         why = holds_text(holds, reasons.now_ms) or "retries and delays that were not due yet; --drain waits for them"
         note(f"{left}: {why}")

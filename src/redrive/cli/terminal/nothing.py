@@ -13,8 +13,10 @@ from ...message import RESTING, Filter, Lane
 from ...present.commands import command, corrected, onward
 from ...present.failure import FAILED, USAGE, Failure
 from ...present.names import queue_names
+from ...triage.select.parser import hint
 from ...triage.select.terms import REASONS, And, Node, Or, Pattern, Term, as_node
 from ...triage.selection import Selection
+from .stderr import note
 
 if TYPE_CHECKING:
     from ...app import App
@@ -36,6 +38,8 @@ class Here:
     def preflight(self, node: Node, *, acts: bool = False) -> None:
         """Raise Failure (exit code 2) if a term names a queue, a task or a reason of death unknown to app and store.
         Call it after nothing matched. `acts`: suggest a command that only reads, not one with the nearest name."""
+        if meant := hint(node):
+            note(meant)
         for field, value in named(node):
             known = self._known.get(field)
             if known is None or value in (names := known(self)) or self._has(field, value):

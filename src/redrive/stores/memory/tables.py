@@ -385,14 +385,17 @@ class Tables:
 
 
 def state_of_put(message: Message, now_ms: int) -> str:
-    """Return the state for a PutResult, in which parked messages are scheduled."""
+    """Return the state for a PutResult, in which messages without a place in their group are scheduled."""
     return "scheduled" if message.parked else message.state_at(now_ms)
 
 
 def _seen(message: Message, turn: int | None) -> Message:
-    """Return the message as readers see it: `parked` is true if it is in line for a place in its group."""
-    parked = message.lane is Lane.READY and turn is not None and turn > PLACE
-    return message if message.parked == parked else replace(message, parked=parked)
+    """Return the message as readers see it: `parked` is true if it is ready but has no place in its group, `in_line` if
+    it is also in line for one."""
+    parked = message.lane is Lane.READY and turn != PLACE
+    in_line = parked and turn is not None
+    same = (message.parked, message.in_line) == (parked, in_line)
+    return message if same else replace(message, parked=parked, in_line=in_line)
 
 
 def _assign(table: dict[Any, Any], key: Any, value: Any) -> None:

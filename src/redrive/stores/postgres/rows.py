@@ -301,8 +301,8 @@ def full_message(
     row: tuple[Any, ...], rare: RareColumns | None, queue: str, lane: Lane, due_ms: int | None, worker: str | None
 ) -> Message:
     id, task, priority, fence, attempt, enqueued, producer, group, body, _, faults = row[:11]
+    parked = due_ms is None and lane is Lane.READY
     rare = rare or NO_RARE
-    parked = due_ms is None and lane is Lane.READY and (rare.wake_ms is None or rare.turn is not None)
     meta = NO_META if rare.meta is None else read_meta(rare.meta)
     return Message(
         id,
@@ -344,6 +344,7 @@ def full_message(
         deferral=None if rare.deferral is None else read_deferral(rare.deferral),
         parked=parked,
         faults=read_faults(faults),
+        in_line=parked and (rare.wake_ms is None or rare.turn is not None),
     )
 
 

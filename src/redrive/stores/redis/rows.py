@@ -181,7 +181,7 @@ def _to_message(
         if lane in _RESTING and cold.rested_ms is None:
             raise ValueError("its state does not say since when it rests")
         worker = None if not worker else "" if worker == NO_NAME else worker
-    placeless = lane is Lane.READY and rare.group is not None and cold.turn != PLACE
+    parked = lane is Lane.READY and rare.group is not None and cold.turn != PLACE
     return Message(
         id=id,
         task=task,
@@ -190,7 +190,7 @@ def _to_message(
         correlation_id=rare.correlation_id or id,
         lane=lane,
         priority=marks & 3,
-        due_ms=cold.wake_ms if placeless else due if lane in (Lane.READY, Lane.LEASED) else None,
+        due_ms=cold.wake_ms if parked else due if lane in (Lane.READY, Lane.LEASED) else None,
         fence=fence,
         attempt=attempt,
         enqueued_ms=enqueued,
@@ -220,7 +220,8 @@ def _to_message(
         keep_ms=rare.keep_ms,
         batch=None if cold.batch_left else rare.batch or cold.batch,
         deferral=None if cold.deferral is None else read_deferral(cold.deferral),
-        parked=placeless and cold.turn is not None,
+        parked=parked,
+        in_line=parked and cold.turn is not None,
         faults=_faults(b"[%b]" % b",".join(faults)) if faults else (),
     )
 

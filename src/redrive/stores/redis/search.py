@@ -99,5 +99,5 @@ class RedisQueries(RedisNamespace):
 
 
 def _counted(numbers: Sequence[int], oldest_ms: int) -> Counts:
-    *lanes, parked = numbers
-    return Counts(*lanes, oldest_age_s=oldest_ms / 1000, parked=parked)
+    ready, scheduled, leased, dead, quarantine, done, parked = numbers
+    return Counts(ready, scheduled, leased, dead, quarantine, done, oldest_ms / 1000, parked)

@@ -112,7 +112,9 @@ def to_message(row: CompactRow) -> Message:
     if cold is None or isinstance(cold, str):
         parked = due is None and lane is Lane.READY
         content = bytes.fromhex(body)
-        return Message(id, task, queue, content, id, *head, held_ms=held, group=group, batch=cold, parked=parked)
+        return Message(
+            id, task, queue, content, id, *head, held_ms=held, group=group, batch=cold, parked=parked, in_line=parked
+        )
     if cold.wake_ms is not None:  # the message has no place in its group
         head = (lane, priority, cold.wake_ms, *row[7:13])
     meta = NO_META if cold.meta is None else read_meta(cold.meta)
@@ -146,6 +148,7 @@ def to_message(row: CompactRow) -> Message:
         keep_ms=meta.keep_ms,
         batch=cold.batch,
         deferral=read_deferral(cold.deferral) if cold.deferral is not None else None,
-        parked=lane is Lane.READY and due is None and (cold.wake_ms is None or cold.turn is not None),
+        parked=lane is Lane.READY and due is None,
+        in_line=lane is Lane.READY and due is None and (cold.wake_ms is None or cold.turn is not None),
         faults=read_faults(cold.faults) if cold.faults is not None else (),
     )

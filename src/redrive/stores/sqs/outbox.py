@@ -89,7 +89,7 @@ class Outbox:
         (cell,) = cells.read([OWNER])
         if cell is None:
             counts = self._triage.counts()
-            if counts.ready + counts.scheduled + counts.leased:
+            if counts.waiting + counts.leased:
                 raise ConfigError(
                     f"triage= of sqs://{self._owner} names a store that has waiting messages of its own; give it a "
                     "store of its own: another file, schema or namespace"
@@ -245,6 +245,7 @@ def fresh(message: Message) -> Message:
         worker=None,
         deferral=None,
         parked=False,
+        in_line=False,
     )
 
 

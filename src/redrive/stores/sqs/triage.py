@@ -93,7 +93,7 @@ class SqsTriage:
         return {
             queue: replace(counts, oldest_age_s=self._waits_s(queue))
             for queue, counts in by_queue.items()
-            if counts.ready + counts.scheduled + counts.leased
+            if counts.waiting + counts.leased
         }
 
     def _waits_s(self, queue: str) -> float:

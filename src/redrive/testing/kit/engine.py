@@ -137,7 +137,7 @@ class Engine:
             done=tally.done,
             failed=tally.failed,
             dead=tally.dead,
-            left=counts.ready + counts.scheduled + counts.leased,
+            left=counts.waiting + counts.leased,
             elapsed_s=(self._clock.now_ms() - from_ms) / 1000,
             last_failure=tally.last_failure,
         )

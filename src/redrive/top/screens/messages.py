@@ -88,7 +88,7 @@ def _rests(row: ScreenRow) -> bool:
 
 
 def _waits(row: ScreenRow) -> bool:
-    return row["state"] in ("ready", "scheduled", "leased")
+    return row["state"] in ("ready", "scheduled", "parked", "leased")
 
 
 ACTS = (
@@ -164,7 +164,7 @@ class MessagesScreen(Screen):
     def page(self) -> ScreenPage:
         found: MessageList = self.reading
         counts = found.counts
-        lanes = (("dead", counts.dead), ("quarantine", counts.quarantine), ("ready", counts.ready + counts.scheduled))
+        lanes = (("dead", counts.dead), ("quarantine", counts.quarantine), ("ready", counts.waiting))
         lanes_counted = [*lanes, ("leased", counts.leased), ("done", counts.done)]
         head = "  ".join(f"[{name} {n:,}]" if name == self.lane.value else f"{name} {n:,}" for name, n in lanes_counted)
         note = f"the first {len(found.messages):,} that match; / narrows by a selector" if found.more else ""

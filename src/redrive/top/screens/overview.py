@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from ...crypto import shown_text
 from ...message import Counts
 from ...present.formats import listed, milliseconds, number, seconds, share
+from ...present.queues import LANES
 from ...present.runs import run_text
 from ...present.table import Column
 from ...redact import joined
@@ -129,8 +130,9 @@ def _members(batch: str) -> Screen:
 def _lanes(figures: QueueCounts) -> str:
     """Return the message counts of all queues together, as text."""
     of = figures.counts.values()
-    lanes = {lane: sum(getattr(each, lane) for each in of) for lane in ("ready", "scheduled", "leased", "dead")}
-    lanes["quarantine"] = sum(each.quarantine for each in of)
+    lanes = {lane: sum(getattr(each, lane) for each in of) for lane in LANES if lane != "done"}
+    if not lanes["parked"]:
+        del lanes["parked"]
     parts = [f"{'running' if lane == 'leased' else lane} {number:,}" for lane, number in lanes.items()]
     oldest = max((each.oldest_age_s for each in of), default=0.0)
     paused = [f"paused {', '.join(sorted(figures.paused))}"] if figures.paused else []
@@ -193,7 +195,8 @@ def _held(hold: Hold, now_ms: int) -> dict[str, Any]:
 
 def _queue(queue: QueueStatus) -> dict[str, Any]:
     of = queue.counts
-    lanes = {"ready": of.ready, "scheduled": of.scheduled, "running": of.leased, "dead": of.dead}
+    parked = {"parked": of.parked} if of.parked else {}
+    lanes = {"ready": of.ready, "scheduled": of.scheduled, **parked, "running": of.leased, "dead": of.dead}
     paused = ", PAUSED" if queue.paused else ""
     text = joined(queue.name, f": {listed(lanes, COUNTS)}, oldest due {seconds(int(of.oldest_age_s))}{paused}")
     return {"id": f"queue/{queue.name}", "area": "queue", "text": text}

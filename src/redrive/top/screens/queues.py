@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...message import Counts, Filter
 from ...present.formats import listed, milliseconds, number, seconds, share
-from ...present.queues import LANES
+from ...present.queues import LANES, counts_record, lanes_shown
 from ...present.table import Column
 from ...triage import pauses
 from ...triage.select.terms import as_node
@@ -87,7 +87,7 @@ class QueuesScreen(Screen):
     id: ClassVar[str] = "queue"
     columns = (
         Column("queue", shrinks=True),
-        *(Column(lane, {"leased": "running"}.get(lane)) for lane in _LANES),
+        *(Column(lane, {"leased": "running"}.get(lane), spare=5 * (lane == "parked")) for lane in _LANES),
         Column("oldest"),
         Column("in_s", "in/s", spare=2),
         Column("out_s", "done/s", spare=1),
@@ -204,7 +204,8 @@ class QueueDetail(Text):
     def _lines(self) -> Iterator[str]:
         of = self.reading.counts.get(self.queue, Counts())
         yield f"state      {'PAUSED' if self.queue in self.reading.paused else 'claimed from'}"
-        yield f"messages   {listed({lane: getattr(of, lane) for lane in LANES}, 6)}"
+        lanes = lanes_shown([counts_record(of)])
+        yield f"messages   {listed({lane: getattr(of, lane) for lane in lanes}, len(lanes))}"
         yield f"oldest due {seconds(int(of.oldest_age_s))}"
         deep: QueueReading | None = self.studied
         if deep is None:

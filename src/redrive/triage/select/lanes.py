@@ -158,7 +158,7 @@ def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
     left: list[Node] = []
     for term in node.nodes if isinstance(node, And) else (node,):
         match term:
-            case Term("failed", (Age() | PointInTime() as value,)):
+            case Term("failed" | "since", (Age() | PointInTime() as value,)):
                 begin_ms, end_ms = _bounds(value, now_ms)
                 since_ms, until_ms = max(since_ms, begin_ms), min(until_ms, end_ms)
             case Term("id", values) if "ids" not in fields and all(map(_is_exact, values)):
@@ -182,7 +182,7 @@ def split_live(node: Node) -> tuple[Filter, Node]:
                 fields[field] = _texts(values)
             case _:
                 left.append(term)
-    return Filter(queue=fields.get("queue"), ids=fields.get("id")), both(left)
+    return Filter(queue=fields.get("queue"), ids=fields.get("id")), both(dict.fromkeys(left))
 
 
 def _texts(values: tuple[TermValue, ...]) -> tuple[str, ...]:

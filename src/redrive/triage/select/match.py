@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -14,11 +14,14 @@ from ...crypto import key_of_text, keys_in
 from ...errors import SelectorError
 from ...fault import Fault
 from ...ids import wholes_of
-from ...message import BLOB, SEALED, Message
+from ...message import BLOB, SEALED, Lane, Message
 from .terms import (
     ARGS,
+    HEADER,
     NUMBERS,
+    SINCE,
     TIMES,
+    WORD,
     Age,
     And,
     Node,
@@ -48,9 +51,10 @@ class Unknown(Enum):
 
 
 class Candidate:
-    """A message to match. `fault` is the fault that the message died of; None if it died without one."""
+    """A message to match. `fault` is the fault that the message died of; None if it died without one. `hosts` has the
+    hosts of workers by their names."""
 
-    __slots__ = ("_decoded", "body", "fault", "message", "now_ms")
+    __slots__ = ("_decoded", "body", "fault", "hosts", "message", "now_ms")
 
     def __init__(
         self,
@@ -58,15 +62,17 @@ class Candidate:
         now_ms: int,
         fault: Fault | Unknown | None = Unknown.FAULT,
         body: bytes | Unknown = Unknown.BODY,
+        hosts: Mapping[str, str] = {},
     ) -> None:
+        self.hosts = hosts
         self.message, self.now_ms, self._decoded = message, now_ms, False
         self.fault = fault if message.faults else None
         self.body: Any = message.body if message.content != BLOB else body
 
-    def args(self) -> Any:
+    def args(self, field: str = "args") -> Any:
         """The body as JSON; None for another body. Unknown.BODY if the body is in a blob that was not read."""
         if self.message.content.startswith(SEALED):
-            raise _encrypted("args", "bodies", self.message)
+            raise _encrypted(field, "bodies", self.message)
         if not self._decoded and not isinstance(self.body, Unknown):
             self._decoded = True
             try:
@@ -109,12 +115,23 @@ def _fits(term: Term, seen: Candidate) -> bool | None:
         body = seen.args()
         return None if body is Unknown.BODY else _argument_fits(body, field.split(".")[1:], term.values)
     if field == "text":
-        if any(key_of_text(f.text) is not None for f in message.faults):
-            raise _encrypted("text", "texts", message)
-        return any(value.within(f.text) for f in message.faults for value in term.values if isinstance(value, Pattern))
-    if field in TIMES:
-        at_ms = message.enqueued_ms if field == "age" else _failed_ms(message)
+        return any(_within(term.values, text) for text in _texts(message, "text"))
+    if field == WORD:
+        return _word_fits(term.values, seen)
+    if field == "due":
+        return message.lane is Lane.READY and any(_due_fits(v, message.due_ms, seen.now_ms) for v in term.values)
+    if field in TIMES or field == SINCE:
+        enqueued = field == "age" or (field == SINCE and message.rested_ms is None)
+        at_ms = message.enqueued_ms if enqueued else _failed_ms(message)
         return at_ms is not None and any(_time_fits(value, at_ms, seen.now_ms) for value in term.values)
+    if field.startswith(HEADER):
+        name = field.removeprefix(HEADER)
+        return any(
+            _text_fits(term.values, message.headers[n]) for n in (name, f"sender:{name}") if n in message.headers
+        )
+    if field == "host":
+        crashes = [fault.crash.host for fault in message.faults if fault.crash is not None]
+        return any(_text_fits(term.values, host) for host in (*crashes, seen.hosts.get(message.worker or "")) if host)
     if field == "lane":
         return _text_fits(term.values, message.state_at(seen.now_ms))
     if field == "correlation":
@@ -138,6 +155,55 @@ def _failed_ms(message: Message) -> int | None:
     if message.rested_ms is not None:
         return message.rested_ms
     return message.faults[-1].at_ms if message.faults else None
+
+
+def _texts(message: Message, field: str) -> Iterator[str]:
+    """Yield the texts of the message's faults. Raises SelectorError if they are encrypted."""
+    for fault in message.faults:
+        if key_of_text(fault.text) is not None:
+            raise _encrypted(field, "texts", message)
+        yield fault.text
+
+
+def _within(values: Iterable[TermValue], text: str) -> bool:
+    return any(value.within(text) for value in values if isinstance(value, Pattern))
+
+
+def _word_fits(values: tuple[TermValue, ...], seen: Candidate) -> bool | None:
+    """Search a word in the texts that people know a message by, in those of its faults, and in its arguments."""
+    message = seen.message
+    known = (message.id, message.correlation_id, message.key or "", *(fault.error for fault in message.faults))
+    if any(_within(values, text) for text in known):
+        return True
+    if any(_within(values, text) for text in _texts(message, "a word")):
+        return True
+    body = seen.args("a word")
+    return None if body is Unknown.BODY else any(_within(values, text) for text in _leaves(body))
+
+
+def _leaves(body: Any) -> Iterator[str]:
+    """Yield the values in a body as text, without the names of fields."""
+    left = [body]
+    while left:
+        match left.pop():
+            case dict() as fields:
+                left += fields.values()
+            case list() as items:
+                left += items
+            case str() as text:
+                yield text
+            case None:
+                pass
+            case value:
+                yield msgspec.json.encode(value).decode()
+
+
+def _due_fits(value: TermValue, due_ms: int | None, now_ms: int) -> bool:
+    if due_ms is None:
+        return False
+    if isinstance(value, Age):
+        return _COMPARE[value.op](due_ms - now_ms, value.ms)
+    return _time_fits(value, due_ms, now_ms)
 
 
 def _trace_id(traceparent: str) -> str:

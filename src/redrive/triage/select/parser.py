@@ -3,7 +3,8 @@
 selector = [any]
 any      = all ("or" all)*
 all      = one (["and"] one)*
-one      = ("-" | "not") one | "(" any ")" | FIELD ":" values
+one      = ("-" | "not") one | "(" any ")" | FIELD ":" values | word
+word     = (BARE | "QUOTED")+         a bare word, which is searched in ids, keys, correlation ids, faults and arguments
 values   = value | "(" value ("," value)* ")"
 value    = ["<" | "<=" | ">" | ">=" | "="] (BARE | "QUOTED")+      `*` in a bare piece stands for any text
 """
@@ -21,10 +22,13 @@ from .terms import (
     ALL,
     ARGS,
     FIELDS,
+    HEADER,
+    JOINS,
     LANE_NAMES,
     NUMBERS,
     REASONS,
     TIMES,
+    WORD,
     Age,
     Node,
     Number,
@@ -35,6 +39,7 @@ from .terms import (
     both,
     either,
     opposite,
+    words_of,
 )
 
 LENGTH_MAX, DEPTH_MAX = 20_000, 50
@@ -51,6 +56,14 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 def parse(text: str) -> Node:
     """Return the tree of a selector. Raises SelectorError, which points at the mistake."""
     return _Parser(text).whole()
+
+
+def hint(node: Node) -> str | None:
+    """Return a text about the first bare word of a selector that looks like the name of a field; None if none does."""
+    for word in words_of(node):
+        if near := near_miss(word, FIELDS, 0.75):
+            return f"'{word}' was searched as a word; did you mean {near}:… ?"
+    return None
 
 
 class _RawValue(NamedTuple):
@@ -125,7 +138,7 @@ class _Parser:
         begin = self._skip()
         match = _FIELD.match(self.text, begin)
         if match is None:
-            self._no_field(begin)
+            return self._bare(begin)
         field = match[1]
         self._check_field(field, begin)
         self.at = match.end()
@@ -139,27 +152,33 @@ class _Parser:
             self._fail("the list of values goes on without a comma, or is not closed", "expected , or )", self.at)
         return Term(field, tuple(dict.fromkeys(values)))
 
-    def _no_field(self, begin: int) -> NoReturn:
+    def _bare(self, begin: int) -> Term:
         word = _WORD.match(self.text, begin)
-        if word is None or word[0].lower() in ("or", "and"):
+        if self.text[begin : begin + 1] != '"' and (word is None or word[0].lower() in JOINS):
             end = begin + 1 if word is None else word.end()
             self._fail("a term is expected here", f"FIELD:VALUE; fields: {', '.join(FIELDS)}", begin, end)
-        near = near_miss(word[0], FIELDS)
-        meant = f"did you mean {near}:… ?" if near else f'to search the texts of faults, write text:"{word[0]}"'
-        self._fail(
-            f"'{word[0]}' names no field", f"terms are FIELD:VALUE, values with blanks in quotes; {meant}", begin
-        )
+        assigned = re.match(r"([\w.]+)[=<>]", self.text[begin:])
+        if assigned is not None and assigned[1] in FIELDS:
+            self._fail(f"'{assigned[1]}' is a field", f"expected a colon: {assigned[1]}:…", begin)
+        written = self._written(WORD)
+        if not any(written.parts):
+            self._fail("this word matches every message", "expected some text of it", begin, self.at)
+        return Term(WORD, (Pattern(written.parts),))
 
     def _check_field(self, field: str, begin: int) -> None:
+        if field.startswith(HEADER) and field != HEADER:
+            return
         if field.startswith(ARGS) and all(field.split(".")):
             return
-        if field in FIELDS and field != "args":
+        if field in FIELDS and field not in ("args", "header"):
             return
         end = begin + len(field)
         if field.split(".")[0] == "args":
             self._fail("which argument is meant?", "expected its path, such as args.order.id:42", begin, end)
+        if field.split(".")[0] == "header":
+            self._fail("which header is meant?", "expected its name, such as header.tenant:acme", begin, end)
         near = near_miss(field, FIELDS)
-        why = f"did you mean {near}:… ? " if near else ""
+        why = f"did you mean {near}:… ? " if near else "to search a text with a colon, put it in quotes; "
         self._fail(f"unknown field '{field}'", f"{why}fields: {', '.join(FIELDS)}", begin, end)
 
     def _value(self, field: str, *, listed: bool = False) -> TermValue:

@@ -16,12 +16,16 @@ REASONS = (
 )  # fmt: skip
 TEXTS = (
     "task", "queue", "error", "reason", "fingerprint", "key", "group", "batch", "step", "label", "id", "text",
-    "correlation", "trace",
+    "correlation", "trace", "worker", "host",
 )  # fmt: skip
 NUMBERS = ("attempt", "redrives", "crashes")
-TIMES = ("age", "failed")
+TIMES = ("age", "failed", "due")
 ARGS = "args."  # prefix of a path into the body
-FIELDS = (*TEXTS, *NUMBERS, *TIMES, "lane", "args")
+HEADER = "header."  # prefix of a header's name
+FIELDS = (*TEXTS, *NUMBERS, *TIMES, "lane", "header", "args")
+WORD = "word"  # the field of a bare word
+SINCE = "since"  # when a message came to rest or, while it waits or runs, was enqueued; options alone ask for it
+JOINS = ("or", "and", "not")  # words of the language
 _PLAIN = re.compile(r"[A-Za-z0-9_.:@/+][A-Za-z0-9_.:@/+=-]*")
 _UNITS = (("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
 
@@ -102,6 +106,8 @@ class Term(Struct, frozen=True):
     values: tuple[TermValue, ...]
 
     def __str__(self) -> str:
+        if self.field == WORD:
+            return "*".join(map(_word, self.values[0].parts)) if isinstance(self.values[0], Pattern) else ""
         texts = [self._text(value) for value in self.values]
         return f"{self.field}:{texts[0] if len(texts) == 1 else '(' + ','.join(texts) + ')'}"
 
@@ -204,6 +210,10 @@ def _quoted(text: str) -> str:
     return text if _PLAIN.fullmatch(text) else _in_quotes(text)
 
 
+def _word(text: str) -> str:
+    return _in_quotes(text) if ":" in text or "=" in text or text.lower() in JOINS else _quoted(text) if text else ""
+
+
 def _in_quotes(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
@@ -218,3 +228,17 @@ def fields_of(node: Node) -> Iterator[str]:
         case _:
             for each in node.nodes:
                 yield from fields_of(each)
+
+
+def words_of(node: Node) -> Iterator[str]:
+    """Yield the text of each bare word in a selector."""
+    match node:
+        case Term(field, (Pattern(parts),)) if field == WORD:
+            yield "*".join(parts)
+        case Term():
+            pass
+        case Not():
+            yield from words_of(node.node)
+        case _:
+            for each in node.nodes:
+                yield from words_of(each)

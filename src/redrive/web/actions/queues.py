@@ -32,7 +32,7 @@ def purge(ask: PageRequest) -> Done:
     """Cancel all waiting messages of a queue. For more than a hundred, the user types how many."""
     name = ask.needed("queue")
     counts = ask.store.counts(name)
-    ask.confirm(counts.ready + counts.scheduled)
+    ask.confirm(counts.waiting)
     done = purge_queue(ask.store, name, actor=ask.actor, reason=ask.reason)
     text = f"{done.cancelled:,} messages of queue {name} are cancelled"
     text += f", {done.asked_to_stop:,} are asked to stop." if done.asked_to_stop else "."

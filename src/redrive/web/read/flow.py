@@ -59,7 +59,7 @@ def _with_waiting(control: Control, known: Mapping[str, Control]) -> Control:
 
 def _more(ask: PageRequest) -> bool:
     """Return True if the store has more waiting messages than were read."""
-    return sum(counts.ready + counts.scheduled for counts in counts_by_queue(ask).value.values()) > LOOKED
+    return sum(counts.waiting for counts in counts_by_queue(ask).value.values()) > LOOKED
 
 
 def mutes(ask: PageRequest, name: str | None = None) -> list[Record]:

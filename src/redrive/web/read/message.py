@@ -49,6 +49,7 @@ _ACTIONS = {
     "quarantine": ("readmit", "retry", "edit", "discard"),
     "ready": ("cancel",),
     "scheduled": ("run-now", "cancel"),
+    "parked": ("cancel",),
     "leased": ("cancel",),
 }
 

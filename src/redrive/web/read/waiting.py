@@ -17,7 +17,7 @@ from ...triage.select.terms import Node
 from ..ask import PageRequest, Problem
 from ..sums import KeptValue
 
-STATES = ("ready", "scheduled", "leased", "cancelled", "any")
+STATES = ("ready", "scheduled", "parked", "leased", "cancelled", "any")
 READ_MAX, PEEKS_MAX = 500, 40  # messages that are read for one page at most, and calls of the store for that
 
 
@@ -82,9 +82,9 @@ def _parts(ask: PageRequest, state: str, where: Filter) -> list[_Part]:
     counts = {name: count for name, count in counts_by_queue(ask).value.items() if queue in (None, name)}
     if state == "leased":
         return [_Part(Lane.LEASED, name) for name, count in sorted(counts.items()) if count.leased]
-    if state in ("ready", "scheduled"):
+    if state in ("ready", "scheduled", "parked"):
         return [_Part(Lane.READY, name) for name, count in sorted(counts.items()) if getattr(count, state)]
-    ready = [_Part(Lane.READY, name) for name, count in sorted(counts.items()) if count.ready + count.scheduled]
+    ready = [_Part(Lane.READY, name) for name, count in sorted(counts.items()) if count.waiting]
     leased = [_Part(Lane.LEASED, name) for name, count in sorted(counts.items()) if count.leased]
     rests = [_Part(lane, queue) for lane in (Lane.DEAD, Lane.QUARANTINE, Lane.DONE)]
     return [*leased, *ready, *rests]
