@@ -334,6 +334,7 @@ def test_verdicts_look_up_their_messages_by_id(explained: Explained) -> None:
     judged = {
         "redrive": (dead, Redrive(run="r")),
         "hasten": (ready, Hasten()),
+        "postpone": (ready, Hasten(run="r")),
         "return": (ready, Return("r")),
         "isolate": (dead, Isolate("no")),
         "readmit": (away, Readmit("yes")),
