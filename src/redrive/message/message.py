@@ -104,7 +104,8 @@ class Damage(Struct, frozen=True, gc=False):
 class Handle(NamedTuple):
     """A message as someone read it. A triage action is refused once the message has moved.
 
-    `fence` and `due_ms`, for a waiting message: it is refused, too, once it was claimed or has another due time.
+    With `fence` and `due_ms`, a Hasten by a run and a Postpone are refused, too, once it was claimed or has another due
+    time.
     """
 
     id: str

@@ -130,7 +130,7 @@ class HastenRules(Contract):
     def test_a_run_hastens_only_what_waits_as_it_was_seen(self, store: Store, clock: ManualClock) -> None:
         claimed, edited = [put_one(store, delay_ms=60_000) for _ in range(2)]
         seen = [look(store, id).waiting_handle for id in (claimed, edited)]
-        assert store.triage([seen[0]], Hasten()) == [True]
+        assert store.triage([look(store, claimed).handle], Hasten()) == [True]
         settle(store, claim_one(store), RetryAt(clock() + 60_000, "transient"), fault=fault())
         assert store.triage([look(store, edited).handle], Postpone("other", (clock() + 90_000,))) == [True]
         due = put_one(store)
