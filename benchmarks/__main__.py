@@ -23,6 +23,7 @@ from .dead import dead
 from .encryption import encryption
 from .engines import ENGINES
 from .fairness import fairness
+from .find import find
 from .flow import flow
 from .freezing import freezing
 from .groups import before, groups
@@ -79,6 +80,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         plan,
         dead,
         upcoming,
+        find,
         snapshot,
         late,
         freezing,
@@ -139,7 +141,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--within-s", type=float, default=5.0, help="lateness: the window they come due in")
     p.add_argument("--steady", type=int, default=1_000, help="latency: messages put at the rate")
     p.add_argument("--per-s", type=float, default=100.0, help="latency: the rate")
-    p.add_argument("--backlog", type=int, default=100_000, help="backlog, upcoming, web: messages that wait")
+    p.add_argument("--backlog", type=int, default=100_000, help="backlog, upcoming, find, web: messages that wait")
     p.add_argument("--memory", type=int, default=100_000, help="memory: messages run in all")
     p.add_argument("--idle-s", type=float, default=10.0, help="idle, top: seconds watched per round")
     p.add_argument("--starts", type=int, default=11, help="startup: starts of each program; testkit: tests")

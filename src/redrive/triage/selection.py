@@ -10,6 +10,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Self, Unpack
 
@@ -65,8 +66,12 @@ class Selection:
         self._most, self._seconds = math.inf, math.inf
         self._hosts = _hosts(store) if "host" in fields_of(self.node) else {}
         self._of_lane = in_lane if every else of_lane
-        by_lane = [(lane, self._of_lane(self.node, lane)) for lane in ([*LIVE, *LANES] if every else [*LANES, *LIVE])]
-        self._queries = [query for lane, node in by_lane if node != NONE for query in self._queries_of(lane, node)]
+        self._lanes = (*LIVE, *LANES) if every else (*LANES, *LIVE)
+
+    @cached_property
+    def _queries(self) -> Sequence[LaneQuery]:
+        by_lane = [(lane, self._of_lane(self.node, lane)) for lane in self._lanes]
+        return [query for lane, node in by_lane if node != NONE for query in self._queries_of(lane, node)]
 
     @property
     def where(self) -> Filter:
@@ -114,6 +119,13 @@ class Selection:
         seen = Candidate(message, self.now_ms, fault, hosts=self._hosts)
         return matches(self._of_lane(self.node, message.lane), seen) is True
 
+    def matching(self, messages: Sequence[Message]) -> list[Message]:
+        """Return those of these messages, which are of one lane, that are in the selection."""
+        if not messages:
+            return []
+        lane = messages[0].lane
+        return self._matching(LaneQuery(lane, Filter(), self._of_lane(self.node, lane)), list(messages))
+
     def messages(self, limit: int | None = None) -> Iterator[Message]:
         """Yield at most `limit` messages, page by page: dead, then quarantined, then done ones, each oldest first; then
         leased and waiting ones by queue, in the order of enqueue. With `every`, leased and waiting ones first."""
@@ -133,8 +145,8 @@ class Selection:
         for it, if reading so many messages, or for so long, is not enough. Never a part of the number."""
         if self._all_dead and self.indexed:
             return Counted(self.count(), 0, 0)
-        counts = self._store.counts_by_queue()
         if self._store.traits.exact_counts and all(map(by_counts, self._queries)):
+            counts = self._store.counts_by_queue()
             return Counted(sum(sum_of(query, counts) for query in self._queries), 0, 0)
         until_s, read = time.monotonic() + seconds, Counter[bool]()
         for query in self._queries:
@@ -142,6 +154,7 @@ class Selection:
                 matching = len(self._matching(query, page))
                 read += Counter({True: matching, False: len(page) - matching})
                 if read.total() >= looked or time.monotonic() > until_s:
+                    counts = self._store.counts_by_queue()
                     of = sum(size_of(query, counts) for query in self._queries)
                     if read.total() < of:
                         return Counted(None, read.total(), of)

@@ -14,6 +14,7 @@ from tests.support.dead_letters import pages as pages
 
 from redrive import App
 from redrive.message import Draft, Lane
+from redrive.triage.selection import Selection
 from redrive.web import ALL, Permission, User
 
 
@@ -134,9 +135,11 @@ def test_pages_of_waiting_messages_go_from_queue_to_queue_without_gap_or_repeat(
     assert pages.html("/messages", lane="scheduled", after='["dead"').status_code == 422
 
 
-@pytest.mark.parametrize("q", ["error:ValueError", "args.number:1", "lane:dead"])
-def test_messages_that_wait_are_not_selected_by_what_only_dead_ones_have(pages: Pages, q: str) -> None:
-    assert pages.html("/messages", lane="any", q=q).status_code == 422
+@pytest.mark.parametrize("q", ["error:ValueError", "args.number:1", "lane:dead", "lane:ready"])
+def test_messages_in_any_lane_are_selected_by_every_field(app: App, pages: Pages, q: str) -> None:
+    found = {row["id"] for row in pages.json("/messages", lane="any", q=q)["rows"]}
+    every = Selection(app.store, q, every=True)
+    assert found == set(every.ids(50)) and (found or q == "args.number:1")
 
 
 def test_search_box_completes_fields_and_the_names_that_are_known(pages: Pages) -> None:
@@ -148,6 +151,8 @@ def test_search_box_completes_fields_and_the_names_that_are_known(pages: Pages) 
 def test_selectors_on_bodies_need_the_permission_to_see_them(app: App) -> None:
     limited = Pages(app.dashboard(authorize=lambda request: User("ann", ALL - {Permission.VIEW_BODIES})))
     assert limited.html("/messages", q="args.city:Graz").status_code == 403
+    assert limited.html("/messages", q="queue:crm Graz").status_code == 403
+    assert limited.html("/messages", lane="any", q="header.city:Graz").status_code == 403
     assert limited.html("/groups", q="-args.city:Graz").status_code == 403
     assert limited.html("/messages", q="queue:crm").status_code == 200
 

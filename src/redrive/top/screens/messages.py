@@ -14,9 +14,9 @@ from ...present.table import Column
 from ...redact import redact_record
 from ...status import run_now
 from ...triage import pauses
-from ...triage.select.match import Candidate, matches
 from ...triage.select.parser import parse
 from ...triage.select.terms import Term, as_node, both
+from ...triage.selection import Selection
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 
@@ -143,12 +143,12 @@ class MessagesScreen(Screen):
         return messages[:SHOWN_MAX], len(messages) > SHOWN_MAX
 
     def _others(self, model: Model) -> tuple[Sequence[Message], bool]:
-        node, now_ms = parse(self.filter), model.store.now_ms()
+        selection = Selection(model.store, self.filter, app=model.app, every=True)
         messages: list[Message] = []
         cursor, looked = None, 0
         while True:
             page = model.store.peek(self.lane, limit=SHOWN_MAX, cursor=cursor)
-            messages += [message for message in page.messages if matches(node, Candidate(message, now_ms))]
+            messages += selection.matching(page.messages)
             cursor, looked = page.cursor, looked + len(page.messages)
             if cursor is None or len(messages) >= SHOWN_MAX or looked >= LOOKED_MAX:
                 return messages[:SHOWN_MAX], cursor is not None

@@ -6,14 +6,12 @@ from ...errors import SelectorError, Unsupported
 from ...message import Filter
 from ...present.messages import dead_message_row
 from ...present.names import NAMES_MAX
-from ...triage.select.terms import ARGS, fields_of
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
 from . import selecting
 from .waiting import STATES, counts_by_queue, listed
 
 ROWS = 50
-_AFTER_DEATH = ("error", "fingerprint", "lane")
 
 
 def messages(ask: PageRequest) -> Record:
@@ -73,17 +71,12 @@ def _listed(ask: PageRequest, at: int, rows: list[Record], next: str | None, who
 
 
 def _waiting(ask: PageRequest) -> Record:
-    """Return messages in one lane or in all lanes, waiting ones included, as `redrive job list` does. Raises
-    SelectorError for a field that only dead messages have."""
+    """Return messages in one lane or in all lanes, waiting ones included, as `redrive job list` does."""
     state = ask.text("lane")
     if state not in STATES:
         raise Problem(f"there is no lane {state!r}", f"expected {', '.join(STATES)}", status=422)
     now_ms = ask.store.now_ms()
     node = selecting.understood(ask, ask.text("q"))
-    for field in fields_of(node):
-        if field in _AFTER_DEATH or field.startswith(ARGS):
-            why = "that is known of dead messages; choose 'at rest', or leave it out"
-            raise SelectorError(f"messages that wait are not selected by {field}", why, ask.text("q"))
     where = Filter(queue=ask.text("queue") or None, task=ask.text("task") or None)
     read = listed(ask, state, where, node, ask.text("after"), ROWS)
     rows = [dead_message_row(message, now_ms) for message in read.messages]

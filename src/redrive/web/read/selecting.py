@@ -11,7 +11,7 @@ from ...present.names import selector_terms
 from ...present.permissions import Permission
 from ...triage.lookup import BEGIN_MIN, message_ids
 from ...triage.select.parser import parse
-from ...triage.select.terms import ARGS, Node, fields_of
+from ...triage.select.terms import ARGS, HEADER, WORD, Node, fields_of
 from ...triage.selection import Selection
 from ..ask import PageRequest, Record
 from ..sums import KeptValue
@@ -21,9 +21,10 @@ COUNTED_MAX = 5_000  # the most messages that a page reads to count matches with
 
 
 def understood(ask: PageRequest, text: str) -> Node:
-    """Parse a selector. Raises SelectorError, and Denied for terms on bodies if the user may not view bodies."""
+    """Parse a selector. Raises SelectorError, and Denied for terms on bodies, bare words among them, if the user may
+    not view bodies."""
     node = parse(text)
-    if any(field.startswith(ARGS) or field == "args" for field in fields_of(node)):
+    if any(field.startswith((ARGS, HEADER)) or field == WORD for field in fields_of(node)):
         ask.user.need(Permission.VIEW_BODIES)
     return node
 

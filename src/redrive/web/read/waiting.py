@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from ...message import Counts, Filter, Lane, Message
-from ...triage.select.match import Candidate, matches
 from ...triage.select.terms import Node
+from ...triage.selection import Selection
 from ..ask import PageRequest, Problem
 from ..sums import KeptValue
 
@@ -46,7 +46,7 @@ class Listed(NamedTuple):
 def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, limit: int) -> Listed:
     """Return the page after the cursor `after`: the matching messages in this state. It ends early at READ_MAX and
     PEEKS_MAX. Raises Problem or Unsupported."""
-    now_ms, messages = ask.store.now_ms(), list[Message]()
+    selection, messages = Selection(ask.store, node, app=ask.registry, every=True), list[Message]()
     parts = _parts(ask, state, where)
     at, inner = _place(parts, after)
     looked = peeks = 0
@@ -58,10 +58,8 @@ def listed(ask: PageRequest, state: str, where: Filter, node: Node, after: str, 
         looked, peeks = looked + len(read.messages), peeks + 1
         messages += [
             message
-            for message in read.messages
-            if state in ("any", message.state_at(now_ms))
-            and where.task in (None, message.task)
-            and matches(node, Candidate(message, now_ms))
+            for message in selection.matching(read.messages)
+            if state in ("any", message.state_at(selection.now_ms)) and where.task in (None, message.task)
         ]
         inner = read.cursor
         at += inner is None
