@@ -20,12 +20,12 @@ from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_
 from ...triage.redrive.pacing import MAX_PER_S, STEP_MS
 from ...triage.redrive.plan import MAX_AGE, PlanHandle
 from ...triage.redrive.records import Plan, decode_state, plan_cell, recent_plans, state_cell, state_of
-from ...triage.select.lanes import of_lane, split
+from ...triage.select.lanes import of_lane, of_scheduled, split
 from ...triage.select.terms import LANES, NONE
 from ...triage.selection import Selection
 from ..ask import PageRequest, Problem, Record
 from . import fields
-from .selecting import COUNTED_MAX, at_rest, chosen, completions, failure_groups, mistake
+from .selecting import COUNTED_MAX, at_rest, completions, failure_groups, mistake, plannable
 from .waiting import counts_by_queue
 
 GROUPS, PLANS = 10, 20  # the most rows of the tables of groups and of plans
@@ -46,7 +46,7 @@ def planning(ask: PageRequest) -> Record:
     words, selection, wrong = ask.text("q"), None, None
     if words:
         try:
-            selection = chosen(ask, words)
+            selection = plannable(ask, words)
         except Misread as error:
             wrong = mistake(error)
     return {
@@ -103,7 +103,8 @@ def recent(ask: PageRequest) -> list[Record]:
 
 def _matching(ask: PageRequest, selection: Selection) -> Record:
     """Return how many messages match, in all and by queue and task. `count` is None while a thread still counts."""
-    keep = ask.kept if at_rest(ask) <= COUNTED_MAX else ask.kept_soon
+    few = at_rest(ask) <= COUNTED_MAX and not of_scheduled(selection.node)
+    keep = ask.kept if few else ask.kept_soon
     counted = keep(f"plan/{selection}", lambda: _counted(ask, selection))
     if counted is None:
         return {"count": None, "whole": False, "by_queue": {}, "by_task": {}, "age_s": 0.0}
@@ -138,6 +139,12 @@ def _by_reading(ask: PageRequest, selection: Selection) -> Record:
     by_queue: Counter[str] = Counter()
     by_task: Counter[str] = Counter()
     end_s, whole = time.monotonic() + SCANNED_S, True
+    if of_scheduled(selection.node):
+        for message in selection:
+            by_queue[message.queue] += 1
+            by_task[message.task] += 1
+            if time.monotonic() > end_s:
+                return _sums(by_queue, by_task, whole=False)
     for lane in LANES:
         if (node := of_lane(selection.node, lane)) == NONE:
             continue
