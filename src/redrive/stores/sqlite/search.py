@@ -50,7 +50,7 @@ AFTER: dict[Lane | None, tuple[str, str]] = {
 
 FEW = 2000  # up to this number of matches, all messages with a value are examined, and not read in order
 MANY = 60_000  # beyond this number of matches, the matches of another field are not listed
-NEAR = 5_000  # how many rows of the table are read to see if a page is among them
+NEAR, NEAR_EACH = 5_000, 50  # how many rows of the table, at least and for each message, are read to find a page there
 VALUES_MAX = 50  # most values of a field for which its index is read in order
 LISTED_MAX = 4  # most values whose matches are listed from another field's index
 _FIELDS = ("fingerprint", "error", "batch", "task", "queue", "reason")  # fields with an index, the most selective first
@@ -99,7 +99,8 @@ def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> t
     if where != Filter(queue=where.queue) or not isinstance(where.queue, str) or after[0] > 0:
         return None
     near = "select 1 from message where lane = 'ready' and queue = ? and seq > ? and seq <= ? limit ?"
-    if read(f"select count(*) from ({near})", where.queue, after[1], after[1] + NEAR, limit)[0][0] == limit:
+    until = after[1] + max(NEAR, NEAR_EACH * limit)
+    if read(f"select count(*) from ({near})", where.queue, after[1], until, limit)[0][0] == limit:
         return None
     counted = "select 1 from message indexed by message_due where due_ms is not null and queue = ? limit ?"
     if read(f"select count(*) from ({counted})", where.queue, MANY)[0][0] == MANY:
