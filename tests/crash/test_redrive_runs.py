@@ -11,7 +11,7 @@ import pytest
 from tests.support.crash.children import KILLED, Child, mostly_sqlite, run, sweep_stores, until
 from tests.support.crash.ledger import handled, opened, read
 from tests.support.crash.programs import Plan
-from tests.support.crash.redrives import bury, make_app, problems, start
+from tests.support.crash.redrives import bury, delay, make_app, problems, start
 
 STEPS, STEPS_MIN = 40, 15  # calls to be killed at, and such as each run surely makes
 PAUSE_S = 0.3  # the longest between a worker's first sign of life and its death
@@ -28,6 +28,27 @@ def test_a_run_whose_carrier_was_killed_at_a_store_call_is_carried_on_and_its_co
     assert code == KILLED or step > STEPS_MIN
     assert run("redriver", Plan(place=str(place))) == 0
     assert problems(place, [id], ids) == []
+
+
+@pytest.mark.fault("kill -9 of a worker that carries a run which makes due what waits, at each of its store calls")
+@sweep_stores("step", STEPS, shares=STEPS, shares_of_servers=4 * STEPS)
+def test_a_run_that_hurries_is_carried_on_after_a_kill_at_a_store_call(place: Path, step: int) -> None:
+    ids = delay(place, 45)
+    id = start(place, "lane:scheduled", rate="300/s", canary=3, stop_if="failed>90%")
+    code = run("redriver", Plan(place=str(place), kill_at=step))
+    assert code == KILLED or step > STEPS_MIN
+    assert run("redriver", Plan(place=str(place))) == 0
+    assert problems(place, [id], ids, hurried=True) == []
+
+
+@pytest.mark.fault("kill -9 of workers that carry runs which make due what waits, at random")
+@pytest.mark.parametrize("nth", [pytest.param(n, marks=pytest.mark.soak if n else pytest.mark.slow) for n in range(20)])
+@mostly_sqlite()
+def test_random_kills_of_two_carriers_that_hurry_leave_each_message_run_once(
+    seed: int, place: Path, nth: int, record_property: pytest.RecordProperty
+) -> None:
+    record_property("kills", 3)
+    _kill_at_random(place, seed + nth, kills=3, messages=60, hurried=True)
 
 
 @pytest.mark.fault("kill -9 of workers that carry redrive runs, at random")
@@ -49,13 +70,13 @@ def test_100_random_kills_of_two_carriers_leave_each_of_3000_messages_driven_onc
     _kill_at_random(place, seed, kills=100, messages=3000)
 
 
-def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> None:
+def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int, hurried: bool = False) -> None:
     """Two overlapping runs of all, so that each message is in both plans, and two workers that carry them."""
     print(f"seed {seed}: {kills} kills over {messages} messages")
     rng = random.Random(seed)
-    ids = bury(place, messages)
+    ids = delay(place, messages) if hurried else bury(place, messages)
     rate = messages / kills / 2 + 10  # together they are about half-way when the kills are over
-    runs = [start(place, rate=rate), start(place, rate=rate)]
+    runs = [start(place, "lane:scheduled" if hurried else "", rate=rate) for _ in range(2)]
     plan = Plan(place=str(place), concurrency=4, prefetch=4, drain=False)
     children = [Child("redriver", plan) for _ in range(2)]
     try:
@@ -76,7 +97,7 @@ def _kill_at_random(place: Path, seed: int, *, kills: int, messages: int) -> Non
         store = opened(place)
         until("all have run", lambda: not store.counts().ready + store.counts().leased, child=last)
         store.close()
-    assert problems(place, runs, ids) == []
+    assert problems(place, runs, ids, hurried=hurried) == []
 
 
 def _moved(place: Path, runs: list[str]) -> int:

@@ -329,11 +329,12 @@ def test_leases_are_extended_and_runs_cancelled_by_id(explained: Explained) -> N
 def test_verdicts_look_up_their_messages_by_id(explained: Explained) -> None:
     """One statement for all, whatever it does with them; in the end they lie as before."""
     dead = [Handle(m.id, m.redrives, m.lane) for m in explained.store.peek(Lane.DEAD, limit=LIMIT).messages]
-    ready = [Handle(id, redrives + 1, Lane.READY) for id, redrives, _ in dead]
+    ready = [Handle(seen.id, seen.redrives + 1, Lane.READY) for seen in dead]
     away = [handle._replace(lane=Lane.QUARANTINE) for handle in dead]
     judged = {
         "redrive": (dead, Redrive(run="r")),
         "hasten": (ready, Hasten()),
+        "postpone": (ready, Hasten(run="r")),
         "return": (ready, Return("r")),
         "isolate": (dead, Isolate("no")),
         "readmit": (away, Readmit("yes")),
@@ -343,7 +344,7 @@ def test_verdicts_look_up_their_messages_by_id(explained: Explained) -> None:
         for plan in (plans["lanes"], plans[name]):
             assert plan.indexes == {"message_id"} and not plan.could_scan, plan
             assert plan.rows <= 2 * LIMIT and plan.buffers <= 2 * LIMIT * TOUCHED, plan
-    assert [m.lane for m in explained.store.find([id for id, _, _ in dead]) if m is not None] == [Lane.DEAD] * LIMIT
+    assert [m.lane for m in explained.store.find([seen.id for seen in dead]) if m is not None] == [Lane.DEAD] * LIMIT
 
 
 def test_cells_are_found_by_their_keys_and_swept_by_their_time(

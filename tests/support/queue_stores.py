@@ -38,6 +38,7 @@ from redrive.message import (
     Message,
     OnDead,
     Page,
+    Postpone,
     PutResult,
     Receipt,
     RetryAt,
@@ -245,7 +246,7 @@ class QueueLikeStore(Store):
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        if isinstance(verdict, Hasten):
+        if isinstance(verdict, Hasten | Postpone):
             raise Unsupported("what waits cannot be made due here")
         return self._rest.triage(handles, verdict, swaps=swaps)
 

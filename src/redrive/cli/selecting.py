@@ -73,11 +73,12 @@ def _refuse_death_as_reason(given: Mapping[str, Any]) -> None:
 selector_argument = click.argument("selector", nargs=-1, metavar="[SELECTOR…]")
 
 
-def selection(opened: OpenedStore, words: tuple[str, ...], *others: Node) -> Selection:
-    """Return the selection that a selector's words and the options' nodes describe. Raises Failure, with the place of a
-    mistake."""
+def selection(opened: OpenedStore, words: tuple[str, ...], *others: Node, waiting: bool = False) -> Selection:
+    """Return the selection that a selector's words and the options' nodes describe, with `waiting` of any lane. Raises
+    Failure, with the place of a mistake."""
     with understood():
-        node = at_rest(parse(" ".join(words)))
+        node = parse(" ".join(words))
+        node = node if waiting else at_rest(node)
     return Selection(opened.store, both((node, *others)), app=opened.app)
 
 

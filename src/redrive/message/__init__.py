@@ -31,6 +31,7 @@ from .exchange import (
 from .labels import LABEL_PREFIX, is_label_name, labelled, labels_in
 from .message import (
     ABSENT,
+    AFTER,
     BATCH_HEADER,
     BATCH_NAME_HEADER,
     BLOB,
@@ -74,6 +75,7 @@ from .triage import (
     Keep,
     OnDead,
     Page,
+    Postpone,
     Readmit,
     Redrive,
     Replace,
@@ -83,6 +85,7 @@ from .triage import (
 
 __all__ = [
     "ABSENT",
+    "AFTER",
     "BATCH_HEADER",
     "BATCH_NAME_HEADER",
     "BEFORE_MS",
@@ -134,6 +137,7 @@ __all__ = [
     "Message",
     "OnDead",
     "Page",
+    "Postpone",
     "PutResult",
     "Quarantine",
     "Readmit",

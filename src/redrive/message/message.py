@@ -23,6 +23,7 @@ BLOB = "blob+json"  # content of a message whose body is a reference to a blob
 SEALED = "sealed+"  # prefix of the content of a message with an encrypted body
 ENVELOPE = b"\xd7rd1"  # prefix of encrypted bytes
 DAMAGED = "damaged"  # reason of a message quarantined because its row is unreadable
+AFTER = "@"  # in the field `run`, between the id of a run that made the message due and the attempts that it had
 FAULTS_KEPT_EACH_END = 10  # from each end of a message's history so many faults are kept
 
 
@@ -101,11 +102,17 @@ class Damage(Struct, frozen=True, gc=False):
 
 
 class Handle(NamedTuple):
-    """A dead, quarantined or done message as someone read it. A triage action is refused once the message has moved."""
+    """A message as someone read it. A triage action is refused once the message has moved.
+
+    With `fence` and `due_ms`, a Hasten by a run and a Postpone are refused, too, once it was claimed or has another due
+    time.
+    """
 
     id: str
     redrives: int
     lane: Lane
+    fence: int | None = None
+    due_ms: int | None = None
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -141,7 +148,7 @@ class Message(Struct, frozen=True, gc=False):
     version: int = 1
     key: str | None = None
     group: str | None = None
-    run: str | None = None  # the redrive run that last moved it
+    run: str | None = None  # the run that last moved it: see `run_id`
     reason: str | None = None  # why the message is dead or done: exhausted, permanent, … or cancelled
     rested_ms: int | None = None  # time at which the message became dead, quarantined or done
     result: bytes | None = None
@@ -162,6 +169,22 @@ class Message(Struct, frozen=True, gc=False):
     def handle(self) -> Handle:
         """The handle of the message in its present state, for a triage action."""
         return Handle(self.id, self.redrives, self.lane)
+
+    @property
+    def waiting_handle(self) -> Handle:
+        """The handle of the waiting message, which also names its last claim and its due time."""
+        return Handle(self.id, self.redrives, self.lane, self.fence, self.due_ms)
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run that last moved the message."""
+        return None if self.run is None else self.run.partition(AFTER)[0]
+
+    @property
+    def run_attempts(self) -> int:
+        """The attempts that the message had in its present life when the run moved it: 0 after a redrive."""
+        attempts = (self.run or "").partition(AFTER)[2]
+        return int(attempts) if attempts.isdecimal() else 0
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -278,7 +278,25 @@ class Before(Struct, frozen=True):
 
 class Hasten(Struct, frozen=True):
     """Make a waiting (ready) message due now; nothing else of it changes. One that is due keeps its due time. In
-    a group it joins the line, unless it is in line already; in a paused queue it stays held."""
+    a group it joins the line, unless it is in line already; in a paused queue it stays held.
+
+    With `run`, only one that is due later, and the message names the run from then on, with its attempts so far.
+    """
+
+    run: str | None = None
 
 
-Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace | Hasten
+class Postpone(Struct, frozen=True):
+    """Give waiting (ready) messages the due times `dues_ms`, one for each handle in order; nothing else changes.
+
+    With `back` it undoes a Hasten or Postpone by run `run`: only a message that still names this run, which it then
+    names no more. Otherwise only one that is due later, and the message names the run, as after a Hasten. In a group it
+    leaves the line until it is due, and another takes its place; in a strict group it keeps both.
+    """
+
+    run: str
+    dues_ms: tuple[int, ...]
+    back: bool = False
+
+
+Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace | Hasten | Postpone

@@ -35,4 +35,4 @@ def _settings(s: RedriveSettings) -> dict[str, Any]:
     from ..flow.gates import Gates
 
     gates = msgspec.structs.asdict(s.gates or Gates())
-    return {**dict(option.record(s) for option in OPTIONS), "gates": gates, "note": s.note or None}
+    return {**dict(option.record(s) for option in OPTIONS), "gates": gates, "note": s.note or None, "hurry": s.hurry}

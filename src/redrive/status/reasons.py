@@ -234,7 +234,7 @@ class Reasons:
         except PlanRefused:  # the plan has expired or was altered
             return ()
         some = [handle.id for handle in handles[: last % CHUNK + 1][-MOVED:]]
-        return [m for m in self._store.find(some) if m is not None and m.run == run.id]
+        return [m for m in self._store.find(some) if m is not None and m.run_id == run.id]
 
     @cached_property
     def workers(self) -> tuple[WorkerInfo, ...] | None:

@@ -26,9 +26,9 @@ def time_hold(message: Message) -> Hold:
     if last is not None and last.at_ms >= message.life_ms:
         text = f"attempt {last.attempt} failed with {last.error}" if last.attempt else f"it failed with {last.error}"
         return _hold(message, "retry", message.queue, text)
-    if message.run is not None:
-        text = f"redrive run {message.run} delays and spreads what it moves"
-        return _hold(message, "spread", f"run {message.run}", text, next=words("run", "show", message.run))
+    if (run := message.run_id) is not None:
+        text = f"redrive run {run} delays and spreads what it moves"
+        return _hold(message, "spread", f"run {run}", text, next=words("run", "show", run))
     if (schedule := message.headers.get(_SCHEDULE)) is not None:
         return _hold(message, "spread", f"schedule {schedule}", f"schedule {schedule} spreads its messages (jitter)")
     return _hold(message, "delay", message.queue, "redriven for later" if message.redrives else "enqueued for later")

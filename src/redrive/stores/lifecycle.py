@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ..fault import Fault, Kind
 from ..message import (
+    AFTER,
     DEGRADED,
     FAULTS_KEPT_EACH_END,
     Ack,
@@ -163,6 +164,11 @@ def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> 
         reason=None,
         rested_ms=None,
     )
+
+
+def moved_by(run: str, attempt: int) -> str:
+    """Return the field `run` of a waiting message with these attempts that the run gave another due time."""
+    return f"{run}{AFTER}{attempt}" if attempt else run
 
 
 def before(message: Message, fault: Fault | None, blocked: bool, expires_ms: int | None) -> Before:

@@ -23,6 +23,7 @@ from ..message import (
     Lane,
     Message,
     OnDead,
+    Postpone,
     Readmit,
     Redrive,
     Replace,
@@ -107,6 +108,8 @@ def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -
         raise ValueError(
             f"{len(verdict.delays_ms)} delays_ms for {len(handles)} handles; expected one for each, or none"
         )
+    if isinstance(verdict, Postpone) and len(verdict.dues_ms) != len(handles):
+        raise ValueError(f"{len(verdict.dues_ms)} dues_ms for {len(handles)} handles; expected one for each")
     if isinstance(verdict, Replace):
         if len(handles) != 1:
             raise ValueError(f"Replace is for one message at a time, not {len(handles)}")
@@ -123,7 +126,7 @@ def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
     match verdict:
         case Redrive():
             return (*RESTING, Lane.DONE)
-        case Return() | Hasten():
+        case Return() | Hasten() | Postpone():
             return (Lane.READY,)
         case Readmit():
             return (Lane.QUARANTINE,)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from ..errors import SelectorError
 from ..message import Filter, Lane
 from .select.terms import (
     ALL,
+    LANES,
     NONE,
     WAITING,
     Age,
@@ -56,6 +58,34 @@ def at_rest(node: Node) -> Node:
                 "expected lane:dead, lane:quarantine or lane:done; `redrive job list` and app.select find what waits",
             )
     return node
+
+
+def of_scheduled(node: Node) -> bool:
+    """Return whether a plan of this selector is one of waiting messages. Raises SelectorError if it names another lane
+    of messages that wait or run, or one of messages at rest beside."""
+    lanes = [lane for lane in (*LANES, *LIVE) if of_lane(node, lane) != NONE]
+    if not {*lanes} & {*LIVE}:
+        return False
+    names = {name for lane in lanes for name in _names(lane)} & {*_lanes_in(node)}
+    if lanes == [Lane.READY] and names == {"scheduled"}:
+        return True
+    raise SelectorError(
+        f"a plan cannot be of the lanes {', '.join(sorted(names | {'dead'} if Lane.DEAD in lanes else names))}",
+        "expected lane:scheduled alone, whose messages are made due, or lanes of messages at rest, which are redriven",
+    )
+
+
+def _lanes_in(node: Node) -> Iterator[str]:
+    match node:
+        case Term("lane", values):
+            yield from (value.parts[0] for value in values if isinstance(value, Pattern))
+        case Term():
+            pass
+        case Not(inner):
+            yield from _lanes_in(inner)
+        case And(nodes) | Or(nodes):
+            for each in nodes:
+                yield from _lanes_in(each)
 
 
 def unnamed(node: Node, lane: Lane) -> Node:

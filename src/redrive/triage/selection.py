@@ -21,12 +21,12 @@ from ..batch import with_parts
 from ..blobs import whole_body
 from ..errors import BlobsUnavailable, Unreadable, Unsupported
 from ..fault import Fault
-from ..message import DAMAGED, Counts, FailureGroup, Filter, Lane, Message, Page
+from ..message import DAMAGED, Counts, FailureGroup, Filter, Hasten, Lane, Message, Page
 from ..registry import Registry
 from ..store import PAGE, Store, pages
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
-from .lanes import LIVE, in_lane, of_lane, split, split_live, unnamed
+from .lanes import LIVE, in_lane, of_lane, of_scheduled, split, split_live, unnamed
 from .paging import LaneQuery, by_counts, page_of, size_of, sum_of
 from .search import died_of, died_of_last
 from .select.match import Candidate, Unknown, matches
@@ -219,7 +219,8 @@ class Selection:
         return sum(len(self._matching(query, page)) for page in pages(self._store, query.lane, query.where))
 
     def plan(self, **options: Unpack[PlanOptions]) -> PlanHandle:
-        """Plan a redrive of these messages: freeze and count them without moving any.
+        """Plan a redrive of these messages: freeze and count them without moving any. Of `lane:scheduled`, plan to make
+        them due: they keep their lives, with their attempts, queues and deadlines.
 
         - `rate`: at most so many a second, such as "20/s" (default: 500).
         - `canary`: move so many first, and the rest once their outcomes are known; 0 for none. A plan of no more
@@ -228,39 +229,43 @@ class Selection:
         - `halve_on_failures`: halve the speed after each second in which more than a tenth failed.
         - `stop_if`: end the run at "failed>20%" of the outcomes so far, or at "failed>100" ("never" for never).
         - `attempts`: attempts of the new life (default: the policy's). `to_queue`: another queue for all of them.
-        - `delay`, `spread`: each message is due this much later, for `spread` a random part of it.
+        - `delay`, `spread`: each message is due this much after its move, for `spread` a random part of it.
         - `keep_deadline`: keep the deadlines. `gates`: what must hold while the run moves messages (default: closed
           breakers).
 
         The plan leaves out quarantined messages that the selector does not name, messages that a standing rule holds,
-        messages of tasks that the app does not have, and those whose body is needed and unreadable; `excluded` counts
-        them by reason. Raises ConfigError, ValueError or TypeError for a bad value, StoreError.
+        messages of tasks that the app does not have, and those whose body is needed and unreadable; of waiting ones,
+        those that flow control or a pause of their task holds. `excluded` counts them by reason. Raises ConfigError (a
+        SelectorError for `lane:scheduled` beside other lanes), ValueError or TypeError for a bad value, StoreError, and
+        Unsupported for waiting messages without `traits.hastens`.
         """
         from .redrive.plan import PlanHandle
 
+        if hurry := of_scheduled(self.node):
+            self._store.triage([], Hasten())  # raises Unsupported, with the store's own reason
         excluded: Counter[str] = Counter()
-        return PlanHandle.make(
-            self._store, self._plannable(excluded), str(self), options, app=self._app, excluded=excluded
-        )
+        messages = self._plannable(excluded, hurry)
+        return PlanHandle.make(self._store, messages, str(self), options, app=self._app, excluded=excluded, hurry=hurry)
 
-    def _plannable(self, excluded: Counter[str]) -> Iterator[Message]:
+    def _plannable(self, excluded: Counter[str], hurry: bool) -> Iterator[Message]:
         """Yield the messages for a plan, and count in `excluded` those left out, by reason."""
         known = self._app.tasks if self._app is not None and self._app.tasks else None
-        held = held_fingerprints(self._store)
+        held = () if hurry else held_fingerprints(self._store)
         rest = self.messages()
         while some := list(islice(rest, PAGE)):
             held_ids = died_of(self._store, some, held) if held else set()
             for message in some:
                 if message.damage is not None:
                     excluded[DAMAGED] += 1
-                elif message.id in held_ids:
+                elif message.id in held_ids or (hurry and message.deferral is not None):
                     excluded[HELD] += 1
                 elif known is not None and message.task not in known:
                     excluded[NO_TASK] += 1
                 else:
                     yield message
         excluded[UNREAD] += self.unread
-        excluded[QUARANTINED] += self.count_unnamed(Lane.QUARANTINE)
+        if not hurry:
+            excluded[QUARANTINED] += self.count_unnamed(Lane.QUARANTINE)
 
     @property
     def _all_dead(self) -> bool:

@@ -32,7 +32,7 @@ class Moment(Struct, frozen=True):
 def by_hand(store: Store, message: Message) -> list[Entry]:
     """Return the audit entries of this message, and of the run that last moved it, oldest first. Raises StoreError."""
     log = islice(Audit(store).entries(since_ms=message.enqueued_ms), READ_MAX)
-    about = {message.run} - {None}
+    about = {message.run_id} - {None}
     return [entry for entry in log if message.id in entry.ids or entry.about in about][::-1]
 
 
@@ -61,7 +61,7 @@ def _moments(message: Message, entries: Sequence[Entry]) -> Iterator[Moment]:
         yield Moment(fault.at_ms, f"attempt {fault.attempt}" if fault.attempt else "fault", fault=fault)
     yield from (Moment(entry.at_ms, entry.action, entry.text, entry=entry) for entry in entries)
     if message.redrives and not _shows_redrive(entries, message):
-        by = f" by run {message.run}" if message.run else ""
+        by = f" by run {message.run_id}" if message.run else ""
         yield Moment(message.life_ms, "redriven", f"for the {_nth(message.redrives)} time{by}")
     if message.rested_ms is not None:
         yield Moment(message.rested_ms, str(message.lane), message.reason or "")

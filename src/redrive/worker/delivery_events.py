@@ -131,7 +131,7 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
         crash, causes = _crashes(message, fault, new=not free or died)
         ends = word is Settled.CANCELLED or (word is Settled.OK and not isinstance(decision, RetryAt))
         rare = {**(rare or {}), "crash": crash, "causes": causes if ends else ()}
-    if message.redrives and word is Settled.OK:
+    if message.redrives and message.attempt <= 1 and word is Settled.OK:
         rare = {**(rare or {}), "verdict": first_outcome(message, decision)}
     if o.duplicate_of is not None:
         rare = {**(rare or {}), "duplicate_of": o.duplicate_of}

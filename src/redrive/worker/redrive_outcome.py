@@ -1,4 +1,4 @@
-"""Record how the first counted run of a redriven message ended, for the redrive run that moved it.
+"""Record how the first counted run of a message ended since a run redrove it or made it due, for that run.
 
 The outcome is a cell of its own, written in the commit that settles the message. The runner deletes it after counting
 it. Free deliveries (a snooze, a deferral, a retried crash) record none.
@@ -42,19 +42,21 @@ def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, 
     """Add the redrive outcome to a settlement, if it is the first counted one since a redrive run moved the message.
     The cell is not encrypted: if payloads are, leave out its `texts`.
 
-    Each life has one outcome, as free deliveries do not raise the attempt.
+    There is one outcome for each move, as free deliveries do not raise the attempt.
     """
-    if message.run is None or first_outcome(message, settlement.decision) is None:
+    if message.run_id is None or first_outcome(message, settlement.decision) is None:
         return settlement
     first = _redrive_outcome(settlement.decision, settlement.fault, now_ms)
     value = msgspec.json.encode(first if texts else msgspec.structs.replace(first, text=""))
-    swap = Swap(cell_of(message.run, message.id), 0, value, KEPT_MS)
+    swap = Swap(cell_of(message.run_id, message.id), 0, value, KEPT_MS)
     return msgspec.structs.replace(settlement, swaps=(*settlement.swaps, swap))
 
 
 def first_outcome(message: Message, decision: Decision) -> str | None:
-    """Return how the first counted run of the message's life ended, done or failed; None if this was not that run."""
-    if message.attempt > 1 or (isinstance(decision, RetryAt) and (decision.crashed or not decision.counts)):
+    """Return how the first counted run of the message's life, or since a run made it due, ended: done or failed. None
+    if this was not that run."""
+    free = isinstance(decision, RetryAt) and (decision.crashed or not decision.counts)
+    if free or message.attempt > message.run_attempts + 1:
         return None
     return DONE if isinstance(decision, Ack) else FAILED
 
@@ -72,9 +74,9 @@ def of_dead(message: Message) -> RedriveOutcome:
 def swap_of_dead(message: Message) -> Swap | None:
     """Return the swap with the redrive outcome of a message that died without a settlement, if a redrive run moved it.
     Write it before anyone can redrive the message."""
-    if message.run is None:
+    if message.run_id is None:
         return None
-    return Swap(cell_of(message.run, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
+    return Swap(cell_of(message.run_id, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
 
 
 def _redrive_outcome(decision: Decision, fault: Fault | None, now_ms: int) -> RedriveOutcome:

@@ -150,7 +150,7 @@ def bury(store: PostgresStore, lane: Lane, number: int = 1) -> list[Handle]:
     if lane is not Lane.READY:
         return handles
     assert all(store.triage(handles, Redrive(run="r")))
-    return [Handle(id, 1, lane) for id, _, _ in handles]
+    return [Handle(id, 1, lane) for id, *_ in handles]
 
 
 @pytest.mark.parametrize(("lane", "verdict"), VERDICTS, ids=lambda value: type(value).__name__)

@@ -22,7 +22,7 @@ from tests.support.crash.programs import Plan, kill_hook
 import redrive
 from redrive import Context
 from redrive.fault import Fault, Kind
-from redrive.message import ClaimRequest, DeadLetter, Draft, Lane, Settlement
+from redrive.message import ClaimRequest, DeadLetter, Draft, Lane, RetryAt, Settlement
 from redrive.store import Store
 from redrive.triage.redrive.run import Run
 from redrive.worker import redrive_outcome
@@ -56,20 +56,33 @@ def bury(place: Path, count: int) -> list[str]:
     return ids
 
 
-def start(place: Path, **how: Any) -> str:
-    """Plan and start a run of all that is dead; its id."""
+def delay(place: Path, count: int) -> list[str]:
+    """Put so many messages that failed once and wait for an hour; their ids."""
+    store = make_app(place).store
+    ids = [put.id for put in store.put([Draft(task="again", body=b'{"n":%d}' % n) for n in range(count)])]
+    fault, due_ms = Fault(Kind.DEFAULT, "ValueError", "it failed", "f"), store.now_ms() + 3_600_000
+    claimed = store.exchange([], [ClaimRequest("default", count, 60_000)]).deliveries
+    store.exchange([Settlement(one.receipt, RetryAt(due_ms, "retry"), fault) for one in claimed], [])
+    store.close()
+    return ids
+
+
+def start(place: Path, selector: str = "", **how: Any) -> str:
+    """Plan and start a run of what the selector names, by default all that is dead; its id."""
     app = make_app(place)
-    run = app.dlq.select("").plan(**AT_ONCE | how).start(reason="it is mended", actor="ann@ops")
+    run = app.select(selector).plan(**AT_ONCE | how).start(reason="it is mended", actor="ann@ops")
     app.store.close()
     return run.id
 
 
-def problems(place: Path, runs: Sequence[str], ids: Sequence[str]) -> list[str]:
-    """What is wrong with the books of runs that moved these messages together, and are over."""
+def problems(place: Path, runs: Sequence[str], ids: Sequence[str], *, hurried: bool = False) -> list[str]:
+    """What is wrong with the books of runs that moved these messages together, and are over. `hurried`: they were made
+    due in the second attempt of their only life, and not redriven."""
     app = make_app(place)
     store = app.store
     try:
-        return [*_of_runs(app, runs, ids), *_of_messages(store, runs, ids), *_of_starts(place, ids), *store.check()]
+        of_messages = _of_messages(store, runs, ids, 0 if hurried else 1)
+        return [*_of_runs(app, runs, ids), *of_messages, *_of_starts(place, ids, 1 + hurried), *store.check()]
     finally:
         store.close()
 
@@ -95,25 +108,30 @@ def _verdicts(store: Store, run: str, ids: Sequence[str]) -> list[object]:
     return [cell for cell in store.cells.read([redrive_outcome.cell_of(run, id) for id in ids]) if cell is not None]
 
 
-def _of_messages(store: Store, runs: Sequence[str], ids: Sequence[str]) -> list[str]:
-    """Each is in one place: gone, as it was done, or dead again, redriven once by one of the runs."""
+def _of_messages(store: Store, runs: Sequence[str], ids: Sequence[str], redrives: int) -> list[str]:
+    """Each is in one place: gone, as it was done, or dead again, moved once by one of the runs."""
     said = []
     for n, (id, message) in enumerate(zip(ids, store.find(ids), strict=True)):
         if n % 3:
             said += [f"{id} is {message.lane}, it was done"] if message is not None else []
-        elif message is None or message.lane is not Lane.DEAD or message.redrives != 1 or message.run not in runs:
-            said.append(f"{id} should be dead again, redriven once: {message}")
+        elif (
+            message is None
+            or message.lane is not Lane.DEAD
+            or message.redrives != redrives
+            or message.run_id not in runs
+        ):
+            said.append(f"{id} should be dead again, with {redrives} redrives: {message}")
     counts = store.counts()
     if counts.dead != len(ids[::3]) or counts.waiting + counts.leased + counts.quarantine:
         said.append(f"the store counts {counts}")
     return said
 
 
-def _of_starts(place: Path, ids: Sequence[str]) -> list[str]:
+def _of_starts(place: Path, ids: Sequence[str], attempt: int) -> list[str]:
     """Each ran once, but for those whose run was cut off."""
     starts = records(place, "start")
     by_id = Counter(record.id for record in starts)
-    again = [record for record in starts if record.attempt != 1]
+    again = [record for record in starts if record.attempt != attempt]
     said = [f"{id} never ran" for id in ids if not by_id[id]]
     said += [f"{record.id} began attempt {record.attempt} of its life" for record in again]
     crashes: Counter[str] = Counter()

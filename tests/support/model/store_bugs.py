@@ -14,6 +14,7 @@ from redrive.message import (
     Discard,
     Lane,
     LeaseStatus,
+    Postpone,
     Started,
 )
 from redrive.stores import lifecycle
@@ -269,8 +270,20 @@ def _(right: Any, *args: Any) -> Any:
 
 
 @bug(memory, "_may_judge", "what was cancelled is redriven")
-def _(right: Any, kept: Any, verdict: Any) -> Any:
-    return right(kept._replace(message=replace(kept.message, reason=None)), verdict)
+def _(right: Any, kept: Any, verdict: Any, now: int) -> Any:
+    return right(kept._replace(message=replace(kept.message, reason=None)), verdict, now)
+
+
+@bug(memory, "_may_judge", "a run takes back the due times that another gave")
+def _(right: Any, kept: Any, verdict: Any, now: int) -> Any:
+    if isinstance(verdict, Postpone) and verdict.back:
+        return bool(kept.message.lane is Lane.READY)
+    return right(kept, verdict, now)
+
+
+@bug(lifecycle, "moved_by", "the attempts before a run made it due are forgotten")
+def _(right: Any, run: str, attempt: int) -> Any:
+    return right(run, 0)
 
 
 @bug(lifecycle, "readmitted", "the reason of the isolation stays")

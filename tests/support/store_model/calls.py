@@ -19,6 +19,7 @@ from redrive.message import (
     Handle,
     Hasten,
     Lane,
+    Postpone,
     PutResult,
     Readmit,
     Redrive,
@@ -184,6 +185,9 @@ class Calls(World):
         chosen = [fit[first % len(fit)], *((every if n % 3 else fit)[-1 - n % len(fit)] for n in others)]
         if isinstance(verdict, Redrive) and verdict.delays_ms:
             verdict = replace(verdict, delays_ms=verdict.delays_ms[: len(chosen)])
+        if isinstance(verdict, Postpone):
+            chosen = [*{k.id: k for k in chosen}.values()]
+            verdict = replace(verdict, dues_ms=tuple(self.now + verdict.dues_ms[0] + n for n in range(len(chosen))))
         self._judge(chosen, verdict, stale, self._swaps(draw(draws.outer_swaps)))
         if isinstance(verdict, Redrive) and verdict.run is not None and draw(draws.twice):
             self._judge(chosen, Return(verdict.run), None, [])
@@ -210,7 +214,10 @@ class Calls(World):
             case Return(run):
                 moved = [k for k in self.plain.kept.values() if k.run == run and k.lane is Lane.READY]
                 return [k for k in moved if k.attempt] or moved
-            case Hasten():
+            case Postpone(run, _, True):
+                moved = [k for k in self.plain.kept.values() if k.run is not None and k.lane is Lane.READY]
+                return [k for k in moved if k.run == run] or moved
+            case Hasten() | Postpone():
                 return [k for k in self.plain.kept.values() if k.lane is Lane.READY]
             case Readmit():
                 return [k for k in self._resting() if k.lane is Lane.QUARANTINE]

@@ -25,6 +25,7 @@ from redrive.message import (
     Keep,
     Lane,
     OnDead,
+    Postpone,
     Quarantine,
     Readmit,
     Redrive,
@@ -271,7 +272,9 @@ verdicts: Pool[Verdict] = Pool(
         Redrive(run="replay"),
         Redrive(run="replay", attempts=2),
         *(Return(run) for run in ("run-1", "run-1", "run-2", "replay", "replay")),
-        *(Hasten(), Hasten()),
+        *(Hasten(), Hasten(), Hasten("run-1"), Hasten("run-1")),
+        # the due times become times from now, one for each message
+        *(Postpone("run-2", (700,)), Postpone("run-1", (300,), back=True), Postpone("run-1", (-1,), back=True)),
         *(Readmit("mended"), Readmit("mended"), Readmit("mended")),
     )
 )

@@ -102,6 +102,12 @@ class PlainLines:
         k.due_ms = later
         k.due_least_ms = None if later is None else k.due_least_ms
 
+    def put_off(self, k: Kept, due_ms: int) -> None:
+        """It waits until then, and not in line where turns are taken."""
+        k.due_ms, k.due_least_ms = due_ms, None
+        if k.sent.group is not None and not self._rules(k.queue).strict:
+            k.place, k.number = False, None
+
     def settled(self, k: Kept, now: int) -> None:
         """After a settlement: who waits gives its place up where turns are taken, who dies unless it blocks."""
         rules = self._rules(k.queue)

@@ -31,6 +31,7 @@ from redrive.message import (
     Lane,
     LeaseStatus,
     Message,
+    Postpone,
     PutResult,
     Quarantine,
     Readmit,
@@ -281,8 +282,9 @@ class PlainStore(PlainStored):
             return self.can_return(k, verdict.run)
         if isinstance(verdict, Readmit):
             return k.lane is Lane.QUARANTINE
-        if isinstance(verdict, Hasten):
-            return k.lane is Lane.READY
+        if isinstance(verdict, Hasten | Postpone):
+            back = isinstance(verdict, Postpone) and verdict.back
+            return k.lane is Lane.READY and (not back or (k.run or "").partition("@")[0] == verdict.run)
         replayed = isinstance(verdict, Redrive) and k.lane is Lane.DONE and k.reason != "cancelled"
         return k.lane in (Lane.DEAD, Lane.QUARANTINE) or replayed
 
@@ -290,7 +292,9 @@ class PlainStore(PlainStored):
         k = self.kept.get(handle.id)
         if isinstance(verdict, Replace) and verdict.draft.id == handle.id:
             raise EnqueueError(handle.id)
-        if k is None or Handle(k.id, k.redrives, k.lane) != handle or not self._may_judge(k, verdict):
+        if k is None or (k.id, k.redrives, k.lane) != handle[:3] or not self._may_judge(k, verdict):
+            return False
+        if handle.fence not in (None, k.fence) or handle.due_ms not in (None, k.due_ms):
             return False
         match verdict:
             case Discard(_, waive):
@@ -298,9 +302,17 @@ class PlainStore(PlainStored):
             case Isolate(why):
                 k.before = k.before if k.lane is Lane.QUARANTINE else k.copy()
                 k.rest(Lane.QUARANTINE, why, now)
-            case Hasten():
+            case Hasten(run):
                 if k.due_ms is not None and k.due_ms > now:
                     k.due_ms = now
+                    k.run = k.run if run is None else f"{run}@{k.attempt}" if k.attempt else run
+                elif run is not None:
+                    return False
+            case Postpone(run, dues_ms, back):
+                if not back and (k.due_ms or 0) <= now:
+                    return False
+                k.run = None if back else f"{run}@{k.attempt}" if k.attempt else run
+                self.lines.put_off(k, dues_ms[at])
             case Readmit():
                 isolated = k.before is not None and k.before.redrives == k.redrives
                 k.lane, k.reason = Lane.DEAD, k.before.reason if k.before and isolated else k.reason

@@ -202,3 +202,13 @@ def test_what_no_person_begins_is_not_begun(rd: Kit) -> None:
     shop.app.queue("crm", auto_redrive=AutoRedrive(base="60s"))
     shop.die()
     assert len(rd.dead()) == 3, "a drain ends; auto-redrive would go on for ever"
+
+
+def test_a_run_makes_waiting_messages_due_on_the_kits_clock(rd: Kit) -> None:
+    shop = Shop(rd, count=0)
+    shop.down, shop.began_ms = False, rd.clock.now_ms()
+    shop.app.enqueue_many([shop.push.using(delay="3h").draft(n) for n in range(20)])
+    plan = shop.app.select("lane:scheduled task:push").plan(rate="10/s", canary=2, slow_start=False)
+    run = plan.start(reason="the CRM is back", actor="ann")
+    assert run.wait() == "done" and run.counts["done"] == 20
+    assert len(shop.calls) == 20 and shop.calls[-1] < 10, "seconds, not hours"

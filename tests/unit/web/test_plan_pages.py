@@ -277,3 +277,19 @@ def test_the_last_plans_are_listed_with_their_runs(pages: Pages) -> None:
         (first, "running", "the first"),
     ]
     assert re.search(rf'href="/plans/{second}"', pages.get("/plans"))
+
+
+def test_what_waits_is_counted_planned_and_made_due(pages: Pages) -> None:
+    pages.bury(pushes=1)
+    push = pages.app.tasks["crm.push"]
+    pages.app.enqueue_many([push.using(delay="3h").draft(n) for n in range(2)])
+    matching = pages.json("/plans?q=lane:scheduled")["matching"]
+    while matching["count"] is None:  # a thread counts it
+        matching = pages.json("/plans?q=lane:scheduled")["matching"]
+    assert (matching["count"], matching["by_queue"], matching["by_task"]) == (2, {"crm": 2}, {"crm.push": 2})
+    id = frozen(pages, q="lane:scheduled task:crm.push")
+    page, record = text_of(pages.get(f"/plans/{id}")), pages.json(f"/plans/{id}")
+    assert record["total"] == 2 and record["settings"]["hurry"] and record["by_age"] == {"<6h": 2}
+    assert "Time until due" in page and "attempts as the policy says" not in page
+    answer = pages.post("plan", q="lane:scheduled or lane:dead")
+    assert answer.status_code == 422 and "lane:scheduled alone" in answer.text

@@ -99,11 +99,11 @@ def plan(
     five or fewer moves all at once. --no-canary, --no-slow-start and --stop-if never switch that off.
 
     SELECTOR: as for `dlq list`; without one all dead messages. `lane:done task:crm.push age:<6h` plans to run kept
-    done messages again. `-o ids` prints the id of the plan.
+    done messages again, `lane:scheduled task:crm.push` to make due what waits. `-o ids` prints the id of the plan.
     """
     from ...flow.gates import Gates, is_url
 
-    matching = selection(opened, selector, chosen)
+    matching = selection(opened, selector, chosen, waiting=True)
     with understood():
         gates = Gates(not ignore_breaker, health, approval, window)
         how["canary"] = 0 if no_canary else canary
@@ -170,8 +170,9 @@ def _lines(plan: Plan, why: str = "") -> Iterator[str]:
     """Yield lines about a plan: the messages that it moves or leaves out, its settings and its duration; `why` says
     what will hold its messages."""
     shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
-    shown["would move"] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
-    some = {"queues": plan.by_queue, "tasks": plan.by_task, "at rest for": plan.by_age, "left out": plan.excluded}
+    would, ages = ("would make due", "due in") if plan.settings.hurry else ("would move", "at rest for")
+    shown[would] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
+    some = {"queues": plan.by_queue, "tasks": plan.by_task, ages: plan.by_age, "left out": plan.excluded}
     shown |= {name: listed(counts, 5) for name, counts in some.items() if counts}
     shown["how"] = "; ".join(settings_words(plan.settings))
     if plan.dependencies:

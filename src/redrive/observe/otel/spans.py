@@ -327,7 +327,7 @@ def _links(contexts: Iterable[SpanContext | None]) -> list[Link]:
 
 def _seldom(message: Message) -> dict[str, Any]:
     attributes: dict[str, Any] = {"redrive.redrives": message.redrives, "redrive.crashes": message.crashes}
-    return attributes if message.run is None else {**attributes, "redrive.run.id": message.run}
+    return attributes if message.run is None else {**attributes, "redrive.run.id": message.run_id}
 
 
 def _end(run: RunSpan, settlement: Settlement, word: Settled, *, texts: bool) -> None:

@@ -25,6 +25,7 @@ from ...message import (
     Lane,
     LeaseStatus,
     Message,
+    Postpone,
     PutResult,
     Readmit,
     Receipt,
@@ -138,7 +139,9 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
         return False
     kept = tables.kept[seq]
     message = kept.message
-    if (message.redrives, message.lane) != (handle.redrives, handle.lane) or not _may_judge(kept, verdict):
+    if (message.redrives, message.lane) != (handle.redrives, handle.lane) or not _may_judge(kept, verdict, now):
+        return False
+    if handle.fence not in (None, message.fence) or handle.due_ms not in (None, message.due_ms):
         return False
     match verdict:
         case Redrive():
@@ -151,9 +154,15 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
             tables.write(seq, kept._replace(message=lifecycle.isolated(message, verdict, now), before=before))
         case Return():
             tables.write(seq, _returned(tables, kept))
-        case Hasten():
+        case Hasten(run=run):
             due_ms = None if message.due_ms is None else min(message.due_ms, now)
-            tables.change(seq, replace(message, due_ms=due_ms))
+            moved_by = message.run if run is None else lifecycle.moved_by(run, message.attempt)
+            tables.change(seq, replace(message, due_ms=due_ms, run=moved_by))
+        case Postpone(run=run, dues_ms=dues_ms, back=back):
+            moved_by = None if back else lifecycle.moved_by(run, message.attempt)
+            stays = message.group is None or tables.rules(message.queue).strict
+            later = replace(message, due_ms=dues_ms[at], run=moved_by)
+            tables.write(seq, kept._replace(message=later, turn=kept.turn if stays else None))
         case Readmit():
             tables.write(seq, kept._replace(message=lifecycle.readmitted(message, kept.before), before=None))
         case Replace():
@@ -161,7 +170,7 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
     return True
 
 
-def _may_judge(kept: StoredMessage, verdict: Verdict) -> bool:
+def _may_judge(kept: StoredMessage, verdict: Verdict, now: int) -> bool:
     message, before = kept.message, kept.before
     match verdict:
         case Redrive() if message.lane is Lane.DONE:
@@ -169,8 +178,11 @@ def _may_judge(kept: StoredMessage, verdict: Verdict) -> bool:
         case Return(run=run):
             mine = message.run == run and before is not None and before.redrives == message.redrives - 1
             return mine and message.lane is Lane.READY and message.attempt == message.crashes == 0
-        case Hasten():
-            return message.lane is Lane.READY
+        case Hasten(run=run):
+            return message.lane is Lane.READY and (run is None or (message.due_ms or 0) > now)
+        case Postpone(run=run, back=back):
+            fits = message.run_id == run if back else (message.due_ms or 0) > now
+            return message.lane is Lane.READY and fits
         case Readmit():
             return message.lane is Lane.QUARANTINE
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,6 +25,7 @@ from ...message import (
     Lane,
     Message,
     OnDead,
+    Postpone,
     Readmit,
     Redrive,
     Replace,
@@ -287,16 +289,21 @@ def _words(
             rows = st.rows(c, "isolate", *seen, plain(why), now)
         case Return(run=run):
             rows = st.rows(c, "return", *seen, run)
-        case Hasten():
+        case Hasten(run=None):
             rows = st.rows(c, "hasten", *seen, now)
+        case Hasten(run=run):
+            rows = st.rows(c, "postpone", *seen, *_as_seen(listed), numbers([None] * len(listed)), run, False, now)
+        case Postpone(run=run, dues_ms=dues_ms, back=back):
+            dues = numbers([dues_ms[places[handle]] for handle in listed])
+            rows = st.rows(c, "postpone", *seen, *_as_seen(listed), dues, run, back, now)
         case Readmit():
             rows = st.rows(c, "readmit", *seen)
         case Replace(draft):
             rows = st.rows(c, "discard", *seen, None)
             if rows:
                 _put_instead(st, c, handles[0].id, draft, now)
-    moved = {Handle(id, redrives, Lane(lane)) for id, redrives, lane in rows}
-    return _in_turn(handles, verdict, moved)
+    moved = {*rows}
+    return _in_turn(handles, verdict, {handle for handle in listed if handle[:3] in moved})
 
 
 def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) -> list[bool]:
@@ -308,9 +315,14 @@ def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) ->
         moved.discard(handle)
         if words[-1] and isinstance(verdict, Isolate):
             moved.add(handle._replace(lane=Lane.QUARANTINE))
-        elif words[-1] and isinstance(verdict, Hasten):
+        elif words[-1] and verdict == Hasten():
             moved.add(handle)
     return words
+
+
+def _as_seen(handles: Sequence[Handle]) -> tuple[Any, Any]:
+    """Return the fences and due times of the handles as arguments of a statement."""
+    return numbers([handle.fence for handle in handles]), numbers([handle.due_ms for handle in handles])
 
 
 def _put_instead(st: Statements, c: AnyConnection, old: str, draft: Draft, now: int | None) -> None:

@@ -550,6 +550,24 @@ from (select * from unnest($1::uuid[], $2::int[], $3::text[]) t(id, redrives, la
 where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane
 returning r.id::text, r.redrives, r.lane
 
+-- name: postpone
+-- $1 ids in order, $2 redrives, $3 lanes, $4 fences or nulls, $5 dues as they were seen or nulls, $6 dues from now on; null: now. $7 run,
+-- $8 whether to take back what it did, otherwise only what is due later is meant, $9 now. One of a group that is out of line joins again when it is due; a strict group keeps
+-- the order.
+update {s}.message m set
+  due_ms = case when m.grp is null or (r.strict and m.place is not null) then coalesce(r.at_ms, {now[9]}) end,
+  wake_ms = case when m.grp is not null and not (r.strict and m.place is not null) then coalesce(r.at_ms, {now[9]}) end,
+  place = case when r.strict then m.place end, turn = case when r.strict then m.turn end,
+  run = case when not $8::boolean then $7::text || case when m.attempt > 0 then '@' || m.attempt else '' end end
+from (
+  select t.*, exists (select from {s}.queue q where q.name = f.queue and q.group_order = 'strict') strict
+  from (select * from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+    u(id, redrives, lane, fence, seen_ms, at_ms) order by id) t join {s}.message f on f.id = t.id) r
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane and m.fence = coalesce(r.fence, m.fence)
+  and (r.seen_ms is null or coalesce(m.due_ms, m.wake_ms) = r.seen_ms)
+  and case when $8::boolean then split_part(coalesce(m.run, ''), '@', 1) = $7::text else coalesce(m.due_ms, m.wake_ms) > {now[9]} end
+returning r.id::text, r.redrives, r.lane
+
 -- name: discard
 -- $1 ids, $2 redrives, $3 lanes, $4 as what their batches count them from now on, or null
 with gone as (

@@ -26,6 +26,7 @@ from ...message import (
     Lane,
     Message,
     OnDead,
+    Postpone,
     Readmit,
     Redrive,
     Replace,
@@ -56,8 +57,11 @@ class RedisAdmin(RedisNamespace):
         handles = validation.admit_verdict(handles, verdict, self.traits)
         arguments, ours = Arguments(), [at for at, handle in enumerate(handles) if is_id(handle.id)]
         arguments.blob(packed_ids([handles[at].id for at in ours]))
-        delays_ms = [verdict.delay_of(at) if isinstance(verdict, Redrive) else 0 for at in ours]
-        seen = [(handles[at].redrives, LETTERS[handles[at].lane], ms) for at, ms in zip(ours, delays_ms, strict=True)]
+        times_ms = [_time_of(verdict, at) for at in ours]
+        seen = [
+            (handles[at].redrives, LETTERS[handles[at].lane], ms, handles[at].fence, handles[at].due_ms)
+            for at, ms in zip(ours, times_ms, strict=True)
+        ]
         self._begin_batches((draft.priority, draft.queue, draft.batch) for draft in _drafts(verdict))
         made = [draft.id or new_id(self.now_ms()) for draft in _drafts(verdict)]
         asked = (seen, _words_of(verdict, made, arguments), swap_rows(swaps, arguments))
@@ -257,6 +261,17 @@ def _drafts(verdict: Verdict) -> list[Draft]:
     return [verdict.draft] if isinstance(verdict, Replace) else []
 
 
+def _time_of(verdict: Verdict, at: int) -> int:
+    """Return the delay, or the due time, that the verdict has for the message with this index."""
+    match verdict:
+        case Redrive():
+            return verdict.delay_of(at)
+        case Postpone(dues_ms=dues_ms):
+            return dues_ms[at]
+        case _:
+            return 0
+
+
 def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Sequence[Any]:
     """Return the verdict as arguments of a script. `made`: the ids of the drafts that the verdict puts."""
     match verdict:
@@ -268,8 +283,10 @@ def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Se
             return ("isolate", why)
         case Return(run=run):
             return ("return", run)
-        case Hasten():
-            return ("hasten",)
+        case Hasten(run=run):
+            return ("hasten", run)
+        case Postpone(run=run, back=back):
+            return ("postpone", run, back)
         case Readmit():
             return ("readmit",)
         case Replace(draft):

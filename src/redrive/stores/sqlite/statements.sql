@@ -371,10 +371,12 @@ where id in (select value from json_each(?2)) and lane = 'ready'
 update message set cancel = 1 where id in (select value from json_each(?1)) and lane = 'leased'
 
 -- name: as_seen
--- ?1 [[id, redrives, lane], …], ?2 whether also what was set aside as damaged: those that are still so, as [[which, seq, lane, queue, group, priority, turn, batch], …]
+-- ?1 [[id, redrives, lane, fence or null, due or null], …], ?2 whether also what was set aside as damaged: those that are still so, as [[which, seq, lane, queue, group, priority, turn, batch], …]
 select json_group_array(json_array(j.key, m.seq, m.lane, m.queue, m.grp, m.priority, m.turn, m.batch)) from json_each(?1) j
 cross join message m on m.id = json_extract(j.value, '$[0]')
 where m.redrives = json_extract(j.value, '$[1]') and m.lane = json_extract(j.value, '$[2]') and not (m.lane = 'done' and m.reason is 'cancelled')
+and m.fence = coalesce(json_extract(j.value, '$[3]'), m.fence)
+and (json_extract(j.value, '$[4]') is null or coalesce(m.due_ms, m.wake_ms) = json_extract(j.value, '$[4]'))
 and (?2 or m.lane <> 'quarantine' or m.reason is not 'damaged')
 
 -- name: kept_before
@@ -426,6 +428,21 @@ where seq in (select value from json_each(?1))
 -- ?1 now, ?2 seqs (JSON)
 update message set due_ms = iif(due_ms > ?1, ?1, due_ms), wake_ms = iif(wake_ms > ?1, ?1, wake_ms)
 where seq in (select value from json_each(?2))
+
+-- name: can_postpone
+-- ?1 seqs (JSON) of ready ones, ?2 now or null: those that are due later, ?3 run or null: those that it moved last
+select json_group_array(seq) from message where seq in (select value from json_each(?1))
+and (?2 is null or coalesce(due_ms, wake_ms) > ?2) and (?3 is null or run = ?3 or substr(run, 1, length(?3) + 1) = ?3 || '@')
+
+-- name: postpone
+-- ?1 [[seq, due, whether its group is strict], …], ?2 run or null. One that is out of line joins again when it is due; a strict group keeps
+-- the order.
+update message set
+  due_ms = iif(grp is null or (turn = 0 and json_extract(j.value, '$[2]')), json_extract(j.value, '$[1]'), null),
+  wake_ms = iif(grp is null or (turn = 0 and json_extract(j.value, '$[2]')), null, json_extract(j.value, '$[1]')),
+  turn = iif(json_extract(j.value, '$[2]'), turn, null),
+  run = ?2 || iif(attempt > 0, '@' || attempt, '')
+from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')
 
 -- name: return
 -- ?1 [[seq, whether the head of its group blocks it], …]: as before the redrive. The head that it was it is again, where it still blocks.

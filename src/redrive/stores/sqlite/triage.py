@@ -8,10 +8,24 @@ from __future__ import annotations
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
-from ...message import Discard, Draft, Handle, Hasten, Isolate, Message, Readmit, Redrive, Replace, Return, Verdict
+from ...message import (
+    Discard,
+    Draft,
+    Handle,
+    Hasten,
+    Isolate,
+    Message,
+    Postpone,
+    Readmit,
+    Redrive,
+    Replace,
+    Return,
+    Verdict,
+)
 from .. import lifecycle
 from ..batches import state_of
 from ..meta import text
@@ -38,7 +52,7 @@ class SqliteTriage:
         """Apply the verdict to the messages of the handles; returns for each handle, in order, True if it applied."""
         moved = [False] * len(handles)
         for which in _rounds(handles):
-            seen = self._seen(c, which, handles, verdict)
+            seen = self._seen(c, which, handles, verdict, now)
             touched = Touched((one.queue, one.group) for one in seen if one.group is not None)
             with self._batches.moving(c, [one.seq for one in seen if one.batch is not None], verdict):
                 self._move(c, seen, verdict, touched, now)
@@ -48,7 +62,7 @@ class SqliteTriage:
         return moved
 
     def _seen(
-        self, c: sqlite3.Connection, which: Sequence[int], handles: Sequence[Handle], verdict: Verdict
+        self, c: sqlite3.Connection, which: Sequence[int], handles: Sequence[Handle], verdict: Verdict, now: int
     ) -> list[HandleMatch]:
         """The messages to which the verdict may apply, of the handles in `which`: they are still as the handle says."""
         lanes = judged_lanes(verdict)
@@ -58,9 +72,10 @@ class SqliteTriage:
         ends = isinstance(verdict, Discard | Replace)
         (as_seen,) = c.execute(self._sql["as_seen"], (text([handles[at] for at in wanted]), ends)).fetchone()
         seen = _read_seen(as_seen)
-        if isinstance(verdict, Return):
-            (mine,) = c.execute(self._sql["can_return"], (text([one.seq for one in seen]), verdict.run)).fetchone()
-            seqs = frozenset(_read_seqs(mine))
+        if (condition := _condition(verdict, now)) is not None:
+            name, *values = condition
+            (fit,) = c.execute(self._sql[name], (text([one.seq for one in seen]), *values)).fetchone()
+            seqs = frozenset(_read_seqs(fit))
             seen = [one for one in seen if one.seq in seqs]
         return [msgspec.structs.replace(one, which=wanted[one.which]) for one in seen]
 
@@ -82,8 +97,13 @@ class SqliteTriage:
             case Return():
                 blocks = {queue: self._groups.rules(c, queue).block for queue, _ in touched}
                 c.execute(self._sql["return"], (text([(one.seq, blocks.get(one.queue, False)) for one in seen]),))
-            case Hasten():
-                c.execute(self._sql["hasten"], (now, seqs))
+            case Hasten(run=run):
+                if run is None:
+                    c.execute(self._sql["hasten"], (now, seqs))
+                else:
+                    self._postpone(c, seen, {one.seq: now for one in seen}, run)
+            case Postpone(run=run, dues_ms=dues_ms, back=back):
+                self._postpone(c, seen, {one.seq: dues_ms[one.which] for one in seen}, None if back else run)
             case Replace():
                 self._replace(c, seen[0].seq, verdict.draft, now)
 
@@ -96,6 +116,13 @@ class SqliteTriage:
         for one in seen:
             if one.group is not None:
                 touched.update(self._groups.rejoin(c, one, verdict.to_queue or one.queue, due[one.seq], now))
+
+    def _postpone(
+        self, c: sqlite3.Connection, seen: Sequence[HandleMatch], dues_ms: Mapping[int, int], run: str | None
+    ) -> None:
+        strict = {one.queue: self._groups.rules(c, one.queue).strict for one in seen if one.group is not None}
+        rows = [(one.seq, dues_ms[one.seq], one.group is not None and strict[one.queue]) for one in seen]
+        c.execute(self._sql["postpone"], (text(rows), run))
 
     def _replace(self, c: sqlite3.Connection, seq: int, draft: Draft, now: int) -> None:
         """Put the draft in place of message `seq`. A draft with the same key takes over the key's expiry too."""
@@ -141,6 +168,19 @@ class SqliteTriage:
             c.execute(self._sql["hold_key"], (*name, message.id, 0))
         keyed.add(name)
         return True
+
+
+def _condition(verdict: Verdict, now: int) -> tuple[Any, ...] | None:
+    """Return the statement, and its values, that finds the messages which the verdict is for; None: it is for all."""
+    match verdict:
+        case Return(run=run):
+            return "can_return", run
+        case Postpone(run=run, back=True):
+            return "can_postpone", None, run
+        case Hasten(run=str()) | Postpone():
+            return "can_postpone", now, None
+        case _:
+            return None
 
 
 def _rounds(handles: Sequence[Handle]) -> Iterator[list[int]]:

@@ -33,6 +33,7 @@ from ...message import (
     Message,
     OnDead,
     Page,
+    Postpone,
     PutResult,
     Receipt,
     Settlement,
@@ -311,7 +312,7 @@ class SqsStore(CountedBatches):
     # -- administration
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        if isinstance(verdict, Hasten):
+        if isinstance(verdict, Hasten | Postpone):
             raise Unsupported(NO_HASTE)
         return need(self._triage).judge(handles, verdict, swaps)
 

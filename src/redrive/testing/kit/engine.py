@@ -230,7 +230,7 @@ class Engine:
         result = app.store.exchange(pipeline.settlements([ended]), [])
         word = result.settled[0]
         pipeline.follow(result.batches)
-        self._redriving.stir(ended.delivery.message.run)
+        self._redriving.stir(ended.delivery.message.run_id)
         return word
 
     def _ran(

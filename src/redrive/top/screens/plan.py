@@ -81,14 +81,18 @@ class PlanScreen(Text):
 
     def _lines(self, made: PlanHandle) -> Iterator[str]:
         settings = made.plan.settings
+        would, ages = ("would make due", "due in") if settings.hurry else ("would move", "dead for")
         yield from pairs(
             [
                 ("plan", made.id),
                 ("chosen by", self.chosen_by or "all that is dead"),
-                ("would move", f"{count(made.total, 'message')} in about {show_duration(made.eta_s)}"),
+                (
+                    would,
+                    f"{count(made.total, 'message')} in about {show_duration(made.eta_s)}",
+                ),
                 ("queues", listed(made.by_queue, 8)),
                 ("tasks", listed(made.by_task, 8)),
-                ("dead for", listed(made.by_age, 8)),
+                (ages, listed(made.by_age, 8)),
                 ("left out", listed(made.excluded, 8)),
                 ("rate", f"{number(settings.rate)}/s at most" if settings.rate else "500/s at most"),
                 ("canary", self._canary(made)),

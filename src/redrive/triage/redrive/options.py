@@ -164,8 +164,12 @@ OPTIONS: Final = (
 )  # fmt: skip
 
 
-def read_settings(**options: Unpack[PlanOptions]) -> RedriveSettings:
-    """Return the settings for these options. Raises ConfigError, ValueError or TypeError for an invalid one."""
+LIFE: Final = ("attempts", "to_queue", "keep_deadline")  # options for the new life that only a redrive gives
+
+
+def read_settings(*, hurry: bool = False, **options: Unpack[PlanOptions]) -> RedriveSettings:
+    """Return the settings for these options; `hurry`: of a plan over waiting messages, which keep their lives. Raises
+    ConfigError, ValueError or TypeError for an invalid one."""
     given: Mapping[str, Any] = options
     if unknown := given.keys() - PlanOptions.__annotations__.keys():
         raise TypeError(f"a plan has no option {sorted(unknown)[0]!r}; it has {', '.join(PlanOptions.__annotations__)}")
@@ -173,12 +177,18 @@ def read_settings(**options: Unpack[PlanOptions]) -> RedriveSettings:
     if not isinstance(gates, Gates | None):
         raise TypeError(f"gates {gates!r} is refused: expected Gates, such as Gates(window='22:00-06:00')")
     fields = {option.field: option.read(given.get(option.name, option.default)) for option in OPTIONS}
-    return RedriveSettings(gates=gates, note=given.get("note", ""), **fields)
+    settings = RedriveSettings(gates=gates, note=given.get("note", ""), hurry=hurry, **fields)
+    if hurry and (name := next((name for name in LIFE if getattr(settings, name)), None)):
+        raise ConfigError(
+            f"{name}={getattr(settings, name)!r}; a waiting message keeps its attempts, queue and deadline"
+        )
+    return settings
 
 
 def settings_words(settings: RedriveSettings) -> Iterator[str]:
-    """Yield a phrase for each option of a redrive that is in effect."""
-    yield from (words for option in OPTIONS if (words := option.words(settings)))
+    """Yield a phrase for each option of a plan that is in effect."""
+    options = (option for option in OPTIONS if not (settings.hurry and option.name in LIFE))
+    yield from (words for option in options if (words := option.words(settings)))
     gates = settings.gates
     if gates is None:
         return

@@ -60,9 +60,10 @@ class PlanHandle:
         *,
         app: Registry | None = None,
         excluded: Mapping[str, int] | None = None,
+        hurry: bool = False,
     ) -> PlanHandle:
-        """Store a new plan of these messages. Raises as `read_settings` and `draw_up`."""
-        settings = read_settings(**options)
+        """Store a new plan of these messages, with `hurry` of waiting ones. Raises as `read_settings` and `draw_up`."""
+        settings = read_settings(hurry=hurry, **options)
         return cls(store, draw_up(store, messages, selector, settings, app=app, excluded=excluded), app)
 
     @classmethod
@@ -92,7 +93,7 @@ class PlanHandle:
 
     @property
     def by_age(self) -> Mapping[str, int]:
-        """The number of messages by range of the time since their death."""
+        """The number of messages by range of the time since their death, or until waiting ones are due."""
         return self.plan.by_age
 
     @property
@@ -162,7 +163,8 @@ def draw_up(
     app: Registry | None = None,
     excluded: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Store a plan of these dead or quarantined messages, with one chunk of them in memory at a time.
+    """Store a plan of these messages, with one chunk of them in memory at a time. With `settings.hurry` they wait,
+    otherwise they are at rest.
 
     `excluded` counts the messages left out, by reason; it is read after the last message. Raises StoreError.
     """
@@ -170,7 +172,7 @@ def draw_up(
     id, digest, total, count = new_id(made_ms), hashlib.sha256(), 0, 0
     counts = _Counts(made_ms)
     for some in chunks(messages):
-        value = msgspec.json.encode([m.handle for m in some])
+        value = msgspec.json.encode([m.waiting_handle if settings.hurry else m.handle[:3] for m in some])
         store.cells.swap([Swap(chunk_cell(id, count), 0, value, PLAN_KEPT_MS)])
         digest.update(value)
         counts.add(some)
@@ -197,7 +199,7 @@ def draw_up(
 
 
 class _Counts:
-    """Counts the messages of a plan by queue, task and time since death."""
+    """Counts the messages of a plan by queue, task and time since death, or until they are due."""
 
     def __init__(self, now_ms: int) -> None:
         self.now_ms = now_ms
@@ -209,7 +211,7 @@ class _Counts:
         self.queues.update(m.queue for m in messages)
         self.tasks.update(m.task for m in messages)
         now_ms = self.now_ms
-        self.ages.update(bisect_right(_AGES_MS, now_ms - (m.rested_ms or now_ms)) for m in messages)
+        self.ages.update(bisect_right(_AGES_MS, abs(now_ms - (m.rested_ms or m.due_ms or now_ms))) for m in messages)
 
 
 def chunks(messages: Iterable[Message]) -> Iterator[list[Message]]:

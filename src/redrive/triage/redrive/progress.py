@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 from msgspec.structs import replace
 
@@ -162,7 +163,7 @@ class Progress:
         messages = self.find(ids)
         outcomes = self._store.cells.read([redrive_outcome.cell_of(self.id, id) for id in ids])
         return [
-            outcome is not None or sent is not None or (message is not None and message.run == self.id)
+            outcome is not None or sent is not None or (message is not None and message.run_id == self.id)
             for message, outcome, sent in zip(messages, outcomes, self._sent(ids), strict=True)
         ]
 
@@ -276,14 +277,18 @@ class Progress:
         offsets = [k for k in self.waiting_in(work, n) if n != last or k >= after][:FIND_MAX]
         self._lost_at = n * CHUNK + offsets[-1] + 1 if len(offsets) == FIND_MAX else (n + 1) * CHUNK
         messages = self._store.find([self.chunk(n)[k].id for k in offsets])
-        gone = [k for k, message in zip(offsets, messages, strict=True) if _left(message, self.id)]
+        gone = [k for k, message in zip(offsets, messages, strict=True) if _left(message, self.id, self.chunk(n)[k])]
         outcomes = self._store.cells.read([redrive_outcome.cell_of(self.id, self.chunk(n)[k].id) for k in gone])
         lost = [k for k, cell in zip(gone, outcomes, strict=True) if cell is None]
         current = dict(zip(offsets, messages, strict=True))
         if not self._store.traits.finds:
             lost = self._without_those_away(work, n, lost, current)
+        for k in [*lost]:
+            if _failed_unseen(message := current[k], self.id, self.chunk(n)[k]):
+                lost.remove(k)
+                self._count(work, n, k, redrive_outcome.of_dead(message))
         # An undo that was interrupted may have returned messages without marking them.
-        back = [k for k in lost if as_planned(current[k], self.chunk(n)[k])]
+        back = [k for k in lost if as_planned(current[k], self.chunk(n)[k], self.id)]
         self.returned(work, n, back)
         for k in sorted({*lost} - {*back}):
             self._marks(work, n)[k] = ord(PlanMark.ENDED)
@@ -322,11 +327,25 @@ class Progress:
             work.state = replace(work.state, moved=work.state.moved - 1, returned=work.state.returned + 1)
 
 
-def as_planned(message: Message | None, handle: Handle) -> bool:
-    """True if the message is at rest as it was planned. Once a run has moved it, only an undo can restore that."""
-    return message is not None and message.handle == handle
+def as_planned(message: Message | None, handle: Handle, run: str) -> bool:
+    """True if the message is at rest as it was planned, or waits, unclaimed since, and does not name the run. Once the
+    run has moved it, only an undo can restore that."""
+    if message is None or message.handle[:3] != handle[:3]:
+        return False
+    return handle.fence is None or (message.fence == handle.fence and message.run_id != run)
 
 
-def _left(message: Message | None, run: str) -> bool:
-    """True if, since this run moved the message, it has ended, died, or been redriven by another run."""
-    return message is None or message.run != run or message.lane in (*RESTING, Lane.DONE)
+def _left(message: Message | None, run: str, handle: Handle) -> bool:
+    """True if, since this run moved the message, it has ended, died, or been moved by another run."""
+    if message is None or message.run_id != run or message.lane in (*RESTING, Lane.DONE):
+        return True
+    return _failed_unseen(message, run, handle)
+
+
+def _failed_unseen(message: Message | None, run: str, handle: Handle) -> TypeGuard[Message]:
+    """True if a message that this run made due has failed since, and the worker, of an older version, left no outcome
+    as the message had failed before."""
+    if message is None or handle.fence is None or message.run_id != run:
+        return False
+    failed = message.lane is Lane.READY and message.attempt > message.run_attempts
+    return failed or (message.lane in RESTING and message.redrives == handle.redrives)

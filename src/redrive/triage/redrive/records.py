@@ -1,7 +1,8 @@
 """The stored form of a plan and its run: values, and the cells that hold them.
 
-- `run/ID/plan`: the plan. `run/ID/c/N`: its chunk N, at most 1,000 messages as they were when it was made. Chunks are
-  written first and the plan last: an interrupted plan does not exist, and its chunks expire.
+- `run/ID/plan`: the plan. `run/ID/c/N`: its chunk N, at most 1,000 messages as they were when it was made; handles of
+  waiting messages have their fence and due time, so that an older program refuses the chunk. Chunks are written first
+  and the plan last: an interrupted plan does not exist, and its chunks expire.
 - `run/ID`: the state of the run. Every write that advances the run swaps this cell in the same commit, so that only one
   of two processes on the same run succeeds.
 - `run/ID/r/N`: one letter for each message of chunk N, a `PlanMark`.
@@ -65,14 +66,16 @@ class RedriveSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     keep_deadline: bool = False
     gates: Gates | None = None  # None: the defaults of Gates
     note: str = ""
+    hurry: bool = False  # the messages wait: the run gives them another due time, and they keep their lives
 
 
 class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A plan: the settings of a run, and the counts of its messages.
 
     `selector` chose them at `made_ms`, by the store's clock. `by_queue` and `by_task` name at most a thousand; the
-    others are counted together as "…". `by_age` counts them by time since death, each age without the ages below it.
-    `excluded` counts the messages that were left out, by reason. `eta_s` estimates the duration of the run.
+    others are counted together as "…". `by_age` counts them by time since death, or until they are due, each age
+    without the ages below it. `excluded` counts the messages that were left out, by reason. `eta_s` estimates the
+    duration of the run.
     `dependencies` are those of the messages' tasks, if the app is known. `digest` covers the plan and all its chunks.
     """
 

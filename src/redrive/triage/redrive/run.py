@@ -152,13 +152,13 @@ class Run:
         self._change("resume", "resumed", act, actor, reason)
 
     def cancel(self, *, actor: str | None = None, reason: str = "") -> None:
-        """End the run: unmoved messages stay dead, and moved ones run. Raises Refused once the run is over."""
+        """End the run: unmoved messages stay as they are, and moved ones run. Raises Refused once the run is over."""
         self._change("cancel", "cancelled", _cancelled, actor, reason)
 
     def undo(self, *, actor: str | None = None, reason: str = "") -> int:
-        """End the run, and return the messages that it moved and that have not run yet to their dead lane, as if they
-        had never been moved. Waits until that is done; returns the number of messages returned. Raises RuntimeError as
-        `wait`."""
+        """End the run, and return the messages that it moved and that have not run yet to their dead lane, or to their
+        due times, as if they had never been moved. Waits until that is done; returns the number of messages returned.
+        Raises RuntimeError as `wait`."""
         refuse_loop("run.undo()", "await asyncio.to_thread(run.undo)")
 
         def act(state: RunState, now_ms: int, line: str) -> RunState | None:
@@ -266,7 +266,8 @@ def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "",
     state = RunState(actor=actor, reason=reason, cause=cause, started_ms=now_ms, total=plan.total)
     story = [Line(now_ms, f"started by {actor}: {reason}")]
     audit = Audit(store)
-    entry = audit.entry("redrive", actor, reason, plan.selector, count=plan.total, about=plan.id)
+    action = "run-now" if plan.settings.hurry else "redrive"
+    entry = audit.entry(action, actor, reason, plan.selector, count=plan.total, about=plan.id)
 
     def write(audited: list[Swap]) -> None:
         cell, state_now = store.cells.read([INDEX, state_cell(plan.id)])

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from ...errors import Conflict, PlanRefused
 from ...events import Notify
-from ...message import Cell, Handle, Lane, Message, Redrive, Return, Swap, version_of
+from ...message import Cell, Handle, Hasten, Lane, Message, Postpone, Redrive, Return, Swap, Verdict, version_of
 from ...policy import draw
 from ...registry import Registry
 from ...store import Store
@@ -154,7 +154,7 @@ class Runner:
         if not batch:
             self._commit(work)
             return self._pause_s(work)
-        start, verdict = work.state.at, _verdict(self.id, plan.settings, batch)
+        start, verdict = work.state.at, _verdict(self.id, plan.settings, batch, work.now_ms)
         work.state = replace(work.state, at=start + len(batch))
         moved = self._store.triage(batch, verdict, swaps=work.swaps(self._store))
         self._progress.tried(start + len(batch), moved)
@@ -289,7 +289,7 @@ class Runner:
         return min(max(pacing.next_ms(state.speed, rate, work.now_ms) - work.now_ms, 10) / 1000, tick_s)
 
     def _undo(self, work: UnitOfWork) -> float:
-        """Move messages that the run moved and that have not run yet back to the dead lane, one chunk per tick."""
+        """Move messages that the run moved and that have not run yet back to where they were, one chunk per tick."""
         n = work.state.undo
         if n * CHUNK >= work.state.known:
             work.say(f"{work.state.returned:,} returned unrun; {work.state.waiting:,} under way")
@@ -299,16 +299,22 @@ class Runner:
         places = self._progress.waiting_in(work, n)
         planned = [self._progress.chunk(n)[k] for k in places]
         messages = self._progress.find([handle.id for handle in planned])
-        back = [k for k, h, m in zip(places, planned, messages, strict=True) if as_planned(m, h)]
-        unrun = [m for m in messages if m is not None and _unrun(m, self.id) and m.id not in self._refused]
+        back = [k for k, h, m in zip(places, planned, messages, strict=True) if as_planned(m, h, self.id)]
+        unrun = [
+            (m.handle._replace(fence=h.fence), h.due_ms or 0)
+            for h, m in zip(planned, messages, strict=True)
+            if m is not None and _unrun(m, self.id, h) and m.id not in self._refused
+        ][:BATCH]
         self._progress.returned(work, n, back)
         work.state = replace(work.state, undo=n if unrun else n + 1)
-        handles = [m.handle for m in unrun[:BATCH]]
+        handles = [handle for handle, _ in unrun]
         if not handles:
             self._commit(work)
             return 0.0
         # the next tick reads which messages were returned
-        moved = self._store.triage(handles, Return(self.id), swaps=work.swaps(self._store))
+        dues_ms = tuple(due_ms for _, due_ms in unrun)
+        verdict = Return(self.id) if handles[0].fence is None else Postpone(self.id, dues_ms, back=True)
+        moved = self._store.triage(handles, verdict, swaps=work.swaps(self._store))
         self._refused.update(handle.id for handle, done in zip(handles, moved, strict=True) if not done)
         return 0.0
 
@@ -348,8 +354,12 @@ class Runner:
                 keep(cells, plan, UNNAMED_KEPT_MS)
 
 
-def _verdict(run: str, s: RedriveSettings, batch: Sequence[Handle]) -> Redrive:
+def _verdict(run: str, s: RedriveSettings, batch: Sequence[Handle], now_ms: int) -> Verdict:
     delays = tuple(int(draw(run + h.id, h.redrives, 0) * s.spread_ms) for h in batch) if s.spread_ms else ()
+    if s.hurry:
+        if not (s.delay_ms or s.spread_ms):
+            return Hasten(run)
+        return Postpone(run, tuple(now_ms + s.delay_ms + delay_ms for delay_ms in delays or [0] * len(batch)))
     return Redrive(s.to_queue, s.delay_ms, s.attempts, run, s.keep_deadline, delays)
 
 
@@ -382,6 +392,8 @@ def _phase(plan: Plan, state: RunState, why: str) -> str:
     return "moving" if state.at < state.total else "settling"
 
 
-def _unrun(message: Message, run: str) -> bool:
-    """True if the run moved the message and no worker has claimed the message since."""
-    return message.run == run and message.lane is Lane.READY and not message.attempt and not message.crashes
+def _unrun(message: Message, run: str, handle: Handle) -> bool:
+    """True if the run moved the message, which was planned as the handle says, and no worker has claimed it since."""
+    if message.run_id != run or message.lane is not Lane.READY:
+        return False
+    return not message.attempt and not message.crashes if handle.fence is None else message.fence == handle.fence

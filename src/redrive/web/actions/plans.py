@@ -9,7 +9,7 @@ from ...flow.gates import Gates
 from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption
 from ..ask import Done, PageRequest, Problem
 from ..read.plans import handle_of
-from ..read.selecting import chosen
+from ..read.selecting import plannable
 
 COUNT_MAX = 1_000_000  # the most messages of a canary, and the most attempts
 
@@ -23,7 +23,7 @@ def freeze(ask: PageRequest) -> Done:
         window=ask.text("window") or None,
     )
     try:
-        made = chosen(ask, words).plan(
+        made = plannable(ask, words).plan(
             **{option.name: _given(ask, option) for option in OPTIONS},
             gates=None if gates == Gates() else gates,
             note=ask.text("note"),

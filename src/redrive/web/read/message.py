@@ -95,7 +95,7 @@ def _record(ask: PageRequest, message: Message) -> Record:
     record |= {
         "why": ENDS.get(message.reason or ""),
         "fingerprint": last.fingerprint if last else None,
-        "run": message.run,
+        "run": message.run_id,
         "replaces": message.headers.get(REPLACES),
         "links": _links(message, latest, (latest.traceparent if latest else "") or message.traceparent),
         "actions": [action for action in _actions(message, record["state"]) if hastens or action != "run-now"],

@@ -14,6 +14,7 @@ from ...present.formats import timestamp
 from ...present.groups import task_group_record
 from ...present.plans import plan_record
 from ...present.runs import run_record
+from ...triage.lanes import of_scheduled
 from ...triage.lookup import run_ids
 from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_words
 from ...triage.redrive.pacing import MAX_PER_S, STEP_MS
@@ -22,7 +23,7 @@ from ...triage.redrive.records import Plan, decode_state, plan_cell, recent_plan
 from ...triage.selection import Selection
 from ..ask import PageRequest, Problem, Record
 from . import fields
-from .selecting import COUNTED_MAX, at_rest, chosen, completions, failure_groups, mistake
+from .selecting import COUNTED_MAX, at_rest, completions, failure_groups, mistake, plannable
 from .waiting import counts_by_queue
 
 GROUPS, PLANS = 10, 20  # the most rows of the tables of groups and of plans
@@ -43,7 +44,7 @@ def planning(ask: PageRequest) -> Record:
     words, selection, wrong = ask.text("q"), None, None
     if words:
         try:
-            selection = chosen(ask, words)
+            selection = plannable(ask, words)
         except Misread as error:
             wrong = mistake(error)
     return {
@@ -100,7 +101,8 @@ def recent(ask: PageRequest) -> list[Record]:
 
 def _matching(ask: PageRequest, selection: Selection) -> Record:
     """Return how many messages match, in all and by queue and task. `count` is None while a thread still counts."""
-    keep = ask.kept if at_rest(ask) <= COUNTED_MAX else ask.kept_soon
+    few = at_rest(ask) <= COUNTED_MAX and not of_scheduled(selection.node)
+    keep = ask.kept if few else ask.kept_soon
     counted = keep(f"plan/{selection}", lambda: _counted(ask, selection))
     if counted is None:
         return {"count": None, "whole": False, "by_queue": {}, "by_task": {}, "age_s": 0.0}

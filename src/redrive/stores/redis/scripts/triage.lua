@@ -1,7 +1,7 @@
 -- needs: full states faults cells groups puts settles
--- {handles as {redrives, lane, delay}, verdict, swaps}, their ids in ARGV[3]: {a word per handle: 1 if it was as it says,
+-- {handles as {redrives, lane, delay or due time, fence or nil, due time as it was seen or nil}, verdict, swaps}, their ids in ARGV[3]: {a word per handle: 1 if it was as it says,
 -- else 0}, or what was refused, and then nothing was changed. A verdict: {'redrive', to_queue, attempts, run,
--- keep_deadline} | {'discard', waive} | {'hasten'} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
+-- keep_deadline} | {'discard', waive} | {'hasten', run or nil} | {'postpone', run, back} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
 -- of their ids}.
 -- What a run or an isolation takes from a message is the map `b` in its state, with the names of there; `n` is how often
 -- it had been redriven, by which what a run took is told from what an isolation took.
@@ -151,9 +151,39 @@ local function hasten(record)
   keep_state(record.id, state)
 end
 
+local function due_of(record)
+  local state, cold = record.state, record.state.cold
+  if record.group and cold.t ~= PLACE then return cold.wk end
+  return state.due
+end
+
+-- Due at another time, by a run. In a group that is not strict it leaves the line until then.
+local function postpone(record, due, run, back)
+  local state, cold = record.state, record.state.cold
+  local strict = record.group and rules(record.queue).strict
+  if not record.group or (strict and cold.t == PLACE) then
+    state.due = due
+    leave_due(record.priority, record.queue, record.member)
+    enter_due(record.priority, record.queue, state, record.member)
+  else
+    if not strict then
+      if cold.t == PLACE then leave_due(record.priority, record.queue, record.member) end
+      leave(record)
+    end
+    cold.wk = due
+    if not cold.t then call('ZADD', wait_key(record.queue), due, record.member) end
+  end
+  cold.run = not back and (state.attempt > 0 and run .. '@' .. state.attempt or run) or nil
+  keep_state(record.id, state)
+end
+
 local function may_judge(record)
   local lane = record.state.lane
-  if kind == 'hasten' then return lane == READY end
+  if kind == 'hasten' or kind == 'postpone' then
+    if lane ~= READY or not verdict[2] then return lane == READY end
+    if verdict[3] then return string.match(record.state.cold.run or '', '^[^@]*') == verdict[2] end
+    return (due_of(record) or 0) > now
+  end
   if kind == 'return' then return lane == READY and is_returned(record) end
   if kind == 'readmit' then return lane == QUARANTINE end
   if kind == 'redrive' and lane == DONE then return record.state.cold.r ~= 'cancelled' end
@@ -174,11 +204,12 @@ local function record_of_handle(i)
   local id = sub(ARGV[3], 16 * i - 15, 16 * i)
   local message = call('HGET', MESSAGES, id)
   local packed = message and call('HGET', STATES, id)
-  if not message or not (packed or kind == 'hasten') then return end
+  if not message or not (packed or kind == 'hasten' or kind == 'postpone') then return end
   local record = sound_of(id, message, packed) or (kind == 'discard' and unread(id, packed))
   if not record then return end
-  local redrives, lane = unpack(handles[i])
+  local redrives, lane, _, fence, due = unpack(handles[i], 1, 5)
   if record.state.lane ~= lane or record.state.redrives ~= redrives then return end
+  if (fence and record.state.fence ~= fence) or (due and due_of(record) ~= due) then return end
   if record.state.lane == QUARANTINE and record.state.cold.r == 'damaged' and kind ~= 'discard' and kind ~= 'replace' then
     return
   end
@@ -222,7 +253,9 @@ for i, handle in ipairs(handles) do
     woken[record.queue] = true
     if kind == 'redrive' then redrive(record, handle[3])
     elseif kind == 'return' then give_back(record)
+    elseif kind == 'hasten' and verdict[2] then postpone(record, now, verdict[2])
     elseif kind == 'hasten' then hasten(record)
+    elseif kind == 'postpone' then postpone(record, handle[3], verdict[2], verdict[3])
     elseif kind == 'isolate' then isolate(record)
     elseif kind == 'readmit' then readmit(record)
     elseif kind == 'replace' then remove(record, packed, message)
