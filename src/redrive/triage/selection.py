@@ -7,7 +7,7 @@ indexes support, as a `Filter`, one lane at a time; the rest is matched message 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -22,6 +22,7 @@ from ..registry import Registry
 from ..store import PAGE, Store, pages
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
+from .group_states import GroupState, above, combined, read_states
 from .paging import LaneQuery, page_of
 from .search import died_of, died_of_last
 from .select.match import Candidate, Unknown, matches
@@ -69,7 +70,8 @@ class Selection:
         self.now_ms = store.now_ms() if now_ms is None else now_ms
         self.unread = 0  # number of messages that the last pass left out, as the blob of their body was unreadable
         self._store, self._app = store, app
-        by_lane = [(lane, of_lane(self.node, lane)) for lane in LANES]
+        self._meant = _with_merged(self.node, read_states(store)) if "fingerprint:" in str(self.node) else self.node
+        by_lane = [(lane, of_lane(self._meant, lane)) for lane in LANES]
         self._queries = [self._query(lane, node) for lane, node in by_lane if node != NONE]
 
     @property
@@ -114,7 +116,7 @@ class Selection:
             return False
         if fault is Unknown.FAULT:
             fault = message.faults[-1] if message.faults else None
-        return matches(of_lane(self.node, message.lane), Candidate(message, self.now_ms, fault)) is True
+        return matches(of_lane(self._meant, message.lane), Candidate(message, self.now_ms, fault)) is True
 
     def messages(self, limit: int | None = None) -> Iterator[Message]:
         """Yield at most `limit` messages, page by page: dead, then quarantined, then done ones, each oldest first."""
@@ -141,10 +143,13 @@ class Selection:
 
     def groups(self, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Return failure groups: the messages by task and by fingerprint of the fault they died of, the largest group
-        first. With `trend`, also the deaths in the last ten minutes and in the fifty minutes before."""
+        first. With `trend`, also the deaths in the last ten minutes and in the fifty minutes before. Merged groups
+        are one."""
         if self._all_dead:
-            return [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
-        return grouped(self._matches(faults=True), self.now_ms if trend else None)
+            groups = [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
+        else:
+            groups = grouped(self._matches(faults=True), self.now_ms if trend else None)
+        return combined(read_states(self._store), groups)
 
     def width(self) -> int | None:
         """Return how many dead messages are read to find the selection; None if no index has that number."""
@@ -152,7 +157,7 @@ class Selection:
 
     def count_unnamed(self, lane: Lane) -> int:
         """Return how many messages of the lane the selector would match if it named it; 0 if it names a lane."""
-        node = unnamed(self.node, lane)
+        node = unnamed(self._meant, lane)
         if node == NONE:
             return 0
         query = self._query(lane, node)
@@ -287,6 +292,27 @@ def of_lane(node: Node, lane: Lane) -> Node:
 def unnamed(node: Node, lane: Lane) -> Node:
     """Return the selector for the lane as if it named the lane; `NONE` if it already does."""
     return NONE if of_lane(node, lane) != NONE else _resolved(node, lane)
+
+
+def _with_merged(node: Node, states: Mapping[str, GroupState]) -> Node:
+    """Return the selector with each fingerprint also meaning those that are merged into it."""
+    match node:
+        case Term("fingerprint", values) if states:
+            known = [each for each in values if isinstance(each, Pattern)]
+            more = [
+                Pattern((name,))
+                for name in states
+                if any(each.fits(top) for top in above(states, name) for each in known)
+            ]
+            return Term("fingerprint", tuple(dict.fromkeys((*values, *more))))
+        case Not(inner):
+            return Not(_with_merged(inner, states))
+        case And(nodes):
+            return And(tuple(_with_merged(each, states) for each in nodes))
+        case Or(nodes):
+            return Or(tuple(_with_merged(each, states) for each in nodes))
+        case _:
+            return node
 
 
 def _naming(node: Node, lane: Lane) -> Node:

@@ -64,7 +64,9 @@ def test_what_is_said_is_listed_with_the_groups(cli: Cli) -> None:
 
 def test_a_list_of_groups_has_no_columns_for_what_nobody_said(cli: Cli) -> None:
     assert "owner" not in cli("groups", "-o", "table")[1].splitlines()[0]
-    assert cli("groups", "-o", "tsv")[1].splitlines()[0].endswith("note\towner\trule\tmuted_until")
+    assert (
+        cli("groups", "-o", "tsv")[1].splitlines()[0].endswith("note\towner\trule\tmuted_until\tor_until\tstate\theld")
+    )
 
 
 def test_the_first_digits_name_a_group_if_no_other_has_them(cli: Cli) -> None:
