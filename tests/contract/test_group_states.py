@@ -168,4 +168,3 @@ def test_a_killed_worker_hides_no_regression(
     assert read_states(app.store)[fingerprint].regressed_ms, "the last worker has written it, if none before"
     assert told.count("regressed") <= 1, (seed, points)
     app.store.close()
-

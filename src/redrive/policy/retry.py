@@ -13,7 +13,7 @@ from ..fault import Fault
 from ..message import Decision, Message
 from .backoff import Backoff, set_fields
 
-OnExhausted = Literal["die", "hold"]
+Exhaustion = Literal["dead_letter", "hold"]
 FaultKey = str | type[BaseException]
 Override = Callable[[Message, Fault, float], Decision | None]
 
@@ -34,7 +34,7 @@ class Chosen:
     max_elapsed_s: float | None
     retryable: bool
     why: str
-    on_exhausted: OnExhausted = "die"
+    on_exhausted: Exhaustion = "dead_letter"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -68,7 +68,7 @@ class Retry:
     only: frozenset[str]
     override: Override | None
     max_retry_after: float
-    on_exhausted: OnExhausted
+    on_exhausted: Exhaustion
     _cache: dict[tuple[str, tuple[str, ...]], Chosen] = field(init=False, repr=False, compare=False)
 
     def __init__(
@@ -81,7 +81,7 @@ class Retry:
         only: Iterable[FaultKey] = (),
         override: Override | None = None,
         max_retry_after: Duration = "6h",
-        on_exhausted: OnExhausted = "die",
+        on_exhausted: Exhaustion = "dead_letter",
     ) -> None:
         if type(max_attempts) is not int or max_attempts < 1:
             raise ValueError(f"max_attempts {max_attempts!r} is refused: expected a whole number from 1 up")
@@ -92,8 +92,8 @@ class Retry:
             raise TypeError(
                 f"override {override!r} is not callable; expected fn(message, fault, delay_s) -> Decision | None"
             )
-        if on_exhausted not in get_args(OnExhausted):
-            raise ValueError(f"on_exhausted {on_exhausted!r} is refused: expected 'die' or 'hold'")
+        if on_exhausted not in get_args(Exhaustion):
+            raise ValueError(f"on_exhausted {on_exhausted!r} is refused: expected 'dead_letter' or 'hold'")
         set_fields(
             self,
             max_attempts=max_attempts,

@@ -10,7 +10,6 @@ from ..duration import show
 from ..message import FailureGroup
 from ..triage.annotations import NOTHING, Annotation
 from ..triage.auto.rules import Rule
-from ..triage.group_states import HeldCounts
 from .formats import timestamp
 
 if TYPE_CHECKING:
@@ -34,7 +33,10 @@ def pace_record(auto: AutoRedrive) -> dict[str, Any]:
 
 
 def group_records(
-    groups: Sequence[FailureGroup], annotations: Mapping[str, Annotation], held: HeldCounts, now_ms: int
+    groups: Sequence[FailureGroup],
+    annotations: Mapping[str, Annotation],
+    held: Mapping[tuple[str, str], int],
+    now_ms: int,
 ) -> list[dict[str, Any]]:
     """Return failure groups as records, with their annotations, which are given by fingerprint, and how many of
     their messages are held for a person."""

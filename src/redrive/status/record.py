@@ -10,7 +10,6 @@ from ..duration import show
 from ..message import Counts, FailureGroup
 from ..schedule.lateness import ScheduleStatus
 from ..triage.annotations import Annotation
-from ..triage.group_states import HeldCounts
 from ..triage.redrive.run import RunView
 from .hold import Hold
 from .workers import WorkerStatus
@@ -83,7 +82,7 @@ class Status(Struct, frozen=True, kw_only=True):
     queues: tuple[QueueStatus, ...] = ()
     unread: int = 0
     unread_batches: bool = False
-    held: HeldCounts = {}
+    held: Mapping[tuple[str, str], int] = {}
 
     @property
     def ok(self) -> bool:

@@ -1,8 +1,8 @@
 """States of failure groups, by fingerprint: resolved, regressed, muted until they grow, merged into another.
 
-All of them are in one cell, so one read gets them. Nothing is written to messages: a group that is merged keeps its
-fingerprint, and what is known of both is put together by whoever reads. That a group died again, or grew as large as
-its mute allows, is computed from its dead messages; a worker writes it down, so that it holds when they are gone.
+All of them are in one cell, so one read gets them. Messages are not changed: a merged group keeps its fingerprint, and
+readers join the groups. Whether a group died again, or outgrew its mute, is computed from its dead messages; a worker
+writes it down, so that it holds when they are gone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,6 @@ class GroupState(Struct, frozen=True, omit_defaults=True):
 
 
 States = dict[str, GroupState]
-HeldCounts = Mapping[tuple[str, str], int]
 NO_STATE = GroupState()
 _decode = msgspec.json.Decoder(States).decode
 _decode_times = msgspec.json.Decoder(dict[str, int]).decode
@@ -108,8 +107,7 @@ def rate_of(text: str) -> tuple[int, int]:
     """Return a rate such as "10/m" as a number and a span in ms. Raises ConfigError."""
     match = _RATE.fullmatch(text)
     if match is None or int(match[1]) > READ_MAX:
-        raise ConfigError(f"until_rate {text!r}: expected deaths in a second, minute, hour or day, such as '10/m', "
-                          f"at most {READ_MAX:,}")  # fmt: skip
+        raise ConfigError(f"until_rate {text!r}: expected up to {READ_MAX:,} deaths in s, m, h or d, such as '10/m'")
     return int(match[1]), _SPANS_MS[match[2]]
 
 
@@ -183,7 +181,7 @@ def changing(store: Store, fingerprint: str, fields: Mapping[str, Any], known: G
     return [] if states == before else [Swap(CELL, version_of(cell), _encode(states) if states else None)]
 
 
-def held_counts(store: Store, states: Mapping[str, GroupState]) -> HeldCounts:
+def held_counts(store: Store, states: Mapping[str, GroupState]) -> dict[tuple[str, str], int]:
     """Count the dead messages that are held for a person, by fingerprint and task. Empty on a store that would have to
     read too many messages for it. Raises StoreError."""
     by = store.traits.groups_by

@@ -70,7 +70,7 @@ def test_the_policy_that_applies_to_the_fault_says_so(retry: Retry, reason: str)
 
 
 def test_another_word_is_refused() -> None:
-    with pytest.raises(ValueError, match="on_exhausted 'stay' is refused: expected 'die' or 'hold'"):
+    with pytest.raises(ValueError, match="on_exhausted 'stay' is refused: expected 'dead_letter' or 'hold'"):
         Retry(on_exhausted="stay")  # type: ignore[arg-type]
     assert Retry(on_exhausted="hold") != Retry()
 
@@ -155,4 +155,4 @@ def test_a_batch_waits_for_it_as_for_a_dead_member(app: App) -> None:
 
 
 def test_the_preview_says_so() -> None:
-    assert preview(HOLD).chosen.on_exhausted == "hold" and preview(Retry()).chosen.on_exhausted == "die"
+    assert preview(HOLD).chosen.on_exhausted == "hold" and preview(Retry()).chosen.on_exhausted == "dead_letter"
