@@ -61,6 +61,8 @@ class App(ReadModel):
 
     `encrypt`: Keys, such as `Keys.from_env()`, or a function from a key's id to a Key (from None to the key that
     writes). Bodies, results, checkpoints and the texts of faults are then encrypted before the store gets them.
+
+    `release`: the release of your program, such as "2.4.1". Faults record it, and failure groups can be resolved in it.
     """
 
     tasks: dict[str, Task[Any, Any]]
@@ -386,7 +388,8 @@ class App(ReadModel):
         decorator.
 
         On events: `dead_growth` (messages died), `quarantined` (a message is poison), `breaker_opened` (a dependency is
-        not called any more), `run_stopped` (a redrive run stopped itself). Events within a second make one alert.
+        not called any more), `run_stopped` (a redrive run stopped itself), `regressed` (a failure group died again
+        after it was resolved). Events within a second make one alert.
         On thresholds: `depth` (messages due in a queue, `above` 5000), `dead` (100), `age` (of the oldest that is due,
         "15m"), `error_rate` (share of failed runs, 0.3), `p95` (of runs: give `above`), `no_workers`, `worker_hung`
         (it cannot begin messages), `slo_burn` (an objective's alerts, or a rate), `schedule_late` ("1m"),
@@ -533,12 +536,16 @@ class App(ReadModel):
 
     def _services(self, queues: Sequence[str], ingest: bool) -> list[MakeService]:
         """Return the functions that create the services of a worker of these queues. The services carry out redrive
-        runs, resume queues whose pause is over, warn if no scheduler runs, check the thresholds of alerts and, with
-        `ingest`, ingest dead letters."""
+        runs, resume queues whose pause is over, watch failure groups, warn if no scheduler runs, check the thresholds
+        of alerts and, with `ingest`, ingest dead letters."""
         from .triage.pauses import PauseEnds
         from .triage.service import RedriveService
 
         services: list[MakeService] = [partial(RedriveService, self), partial(PauseEnds, self.store)]
+        if self.store.traits.cells and self.store.traits.triages:
+            from .triage.group_watch import GroupWatch
+
+            services.append(partial(GroupWatch, self))
         if self.schedules:
             from .schedule import SchedulerWatch
 

@@ -30,7 +30,7 @@ AFTER_RETRIES: CountKey = (TIME_TO_DONE_MS, "true")
 DONE: CountKey = (DELIVERIES, "done")
 ATTEMPTS_TO_DONE: CountKey = (ATTEMPTS, "done")
 
-FAILED = frozenset(("retry", "dead", "quarantined", "crashed"))  # outcomes of failed runs
+FAILED = frozenset(("retry", "dead", "stayed", "quarantined", "crashed"))  # outcomes of failed runs
 _ENDS = frozenset(("done", "dead", "quarantined", "cancelled"))  # outcomes that end a message's life
 BANDS = ("1", "2", "3", "4-5", "6-10", "11+")  # of attempts
 _BAND_OF = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4)

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from .errors import KeyMissing
 from .fault import Fault, Kind
-from .message import Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
-from .policy import CRASHES_MAX, Backoff, Retry, draw
+from .message import HELD, Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
+from .policy import CRASHES_MAX, Backoff, Chosen, Retry, draw
 
 LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # error in the fault of a message whose key is missing
 LOCKED_LOOK_MS = 60_000  # the longest wait, in ms, before a message whose key is missing is tried again
@@ -166,14 +166,20 @@ def decide(message: Message, fault: Fault, policy: Policy, now_ms: int) -> Decis
     if not chosen.retryable:
         return DeadLetter("permanent", chosen.why)
     if message.attempt >= allowed:
-        return DeadLetter("exhausted", f"failed {message.attempt} of {allowed} allowed attempts")
+        return DeadLetter(_used_up(chosen, "exhausted"), f"failed {message.attempt} of {allowed} allowed attempts")
     at_ms = now_ms + _ceil_ms(delay_s)
     if chosen.max_elapsed_s is not None:
         elapsed_s = (tried_ms(message, fault, retry, now_ms) + at_ms - now_ms) / 1000
         if elapsed_s > chosen.max_elapsed_s:
             bound = f"allowed are {chosen.max_elapsed_s:g} s"
-            return DeadLetter("elapsed", f"its next attempt would start after {elapsed_s:.1f} s of trying; {bound}")
+            why = f"its next attempt would start after {elapsed_s:.1f} s of trying; {bound}"
+            return DeadLetter(_used_up(chosen, "elapsed"), why)
     return RetryAt.failed(at_ms, fault.kind.value)
+
+
+def _used_up(chosen: Chosen, reason: str) -> str:
+    """Return the reason of a message whose retries are used up: `held` if its policy holds it for a person."""
+    return HELD if chosen.on_exhausted == "hold" else reason
 
 
 def tried_ms(message: Message, fault: Fault, retry: Retry, now_ms: int) -> int:

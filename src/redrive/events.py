@@ -15,8 +15,9 @@ from .redact import many_lines, redact
 
 
 class DeliveryEvent(Struct, frozen=True, kw_only=True):
-    """The outcome of one delivery. `outcome`: done, retry, crashed, snoozed, released, held, dead, quarantined,
-    cancelled, stale or lost. `crashed` means that the process of the run died; `crash` is the evidence."""
+    """The outcome of one delivery. `outcome`: done, retry, crashed, snoozed, released, held, dead, stayed (its retries
+    are used up, and it is held for a person), quarantined, cancelled, stale or lost. `crashed` means that the process
+    of the run died; `crash` is the evidence."""
 
     outcome: str
     id: str
@@ -53,9 +54,9 @@ class Notice(Struct, frozen=True, kw_only=True):
     schedules), child_failed (a child process did not start), child_died (a child process died with several suspects),
     …; of flow control: breaker_opened, breaker_half_open, breaker_closed, budget_exhausted, flow_local, …; of redrive
     runs: run_started, run_waiting, run_stopped, run_done, run_failed (a tick raised), runs_unavailable; of
-    auto-redrive: auto_isolated, auto_failed; of dead-letter queues of SQS: ingested (`count` messages of the queue
-    `about`), ingest_left, ingest_unavailable; of billed calls: aws_requests, once a minute for each action (`about`),
-    with the number of requests (`count`)."""
+    auto-redrive: auto_isolated, auto_failed; of failure groups: regressed (`about` died after it was resolved); of
+    dead-letter queues of SQS: ingested (`count` messages of the queue `about`), ingest_left, ingest_unavailable; of
+    billed calls: aws_requests, once a minute for each action (`about`), with the number of requests (`count`)."""
 
     name: str
     worker: str = ""
@@ -90,6 +91,7 @@ class Events:
 
     def __init__(self) -> None:
         self.observers: list[Observer] = []
+        self.died: set[str] = set()  # fingerprints of the latest deaths here, until a service of the worker takes them
         self.notice_observers: list[Observer] = []  # those that get only notices, for which no delivery event is built
 
     def __bool__(self) -> bool:

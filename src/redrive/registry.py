@@ -141,6 +141,7 @@ class Registry:
         recycle_after: int | None = None,
         recycle_memory: str | int | None = None,
         encrypt: Encrypt | None = None,
+        release: str = "",
     ) -> None:
         if url is not None and not isinstance(url, str):
             raise ConfigError(f"url={redact(repr(url))}: expected the store's URL as text, such as 'sqlite:///work.db'")
@@ -157,6 +158,7 @@ class Registry:
         self.tracing: Tracing | None = None  # set by `App.instrument`
         self.schedules_watched = False  # True if a scheduler runs here, or if the program has checked for one
         self.spec: str | None = None  # MODULE:APP, if a command imported the app by that
+        self.release = (as_text(release, "release") or "") if release else ""
         self.producer = f"{os.uname().nodename}:{os.getpid()}"
         self.recycle_after = recycle_after
         self.recycle_memory = None if recycle_memory is None else as_size(recycle_memory, "recycle_memory")

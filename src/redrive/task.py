@@ -41,6 +41,7 @@ class TaskRegistry(Protocol):
 
     events: Events
     producer: str
+    release: str
 
     @property
     def store(self) -> Store: ...

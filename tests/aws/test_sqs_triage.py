@@ -369,3 +369,27 @@ def test_what_must_look_up_what_waits_is_refused_with_a_store_that_can(
     assert code == 4
     assert "cannot look up what waits" in said
     assert "SQLite" in said or "lines.jsonl --to 'http://ann:***@127.0.0.1:9/hook' --url sqlite:///redrive.db" in said
+
+
+def test_what_is_held_for_a_person_and_a_merged_or_resolved_group_are_as_on_other_stores(shop: Shop) -> None:
+    app = App(shop.url(), release="2.4")
+    shop.apps.append(app)
+
+    @app.task(name="crm.push", queue="crm", retry=Retry(max_attempts=1, on_exhausted="hold"))
+    def push(record_id: int) -> None:
+        raise ConnectionError("no answer") if record_id % 2 else ValueError("no number")
+
+    app.enqueue_many([push.draft(n) for n in range(4)])
+    app.run_worker(burst=True)
+    ingest(app)
+    held = [*app.dlq.select("reason:held")]
+    assert len(held) == 4 and {message.faults[-1].release for message in held} == {"2.4"}
+    assert any("4 messages are held for a person" in need.text for need in app.status().needs)
+    one, two = (group.fingerprint for group in app.dlq.groups())
+    app.dlq.merge(two, one, reason="the same")
+    assert [group.count for group in app.dlq.groups()] == [4] and app.dlq.select(f"fingerprint:{one}").count() == 4
+    app.dlq.resolve(one, release="2.4", reason="fixed")
+    push.enqueue(1)
+    app.run_worker(burst=True)
+    ingest(app)
+    assert app.dlq.annotations([one])[one].state.word == "regressed"

@@ -29,6 +29,7 @@ from redrive.triage.pauses import pause, resume, resume_group, set_width
 from redrive.triage.purge import purge
 
 FP = "ab" * 8
+FP_OTHER, FP_MERGED = "cd" * 8, "ef" * 8
 TASKS = """
 from redrive import App, Breaker
 
@@ -67,6 +68,9 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "dlq export": ("dlq export {dead} -f {file}.out --reason r", "export", "id:{dead} or id:{dead} lane:quarantine"),
     "dlq import": ("dlq import {file} --reason r", "import", "{file}"),
     "dlq mute": (f"dlq mute {FP} 1h --reason r", "mute", FP),
+    "dlq merge": (f"dlq merge {FP} {FP_OTHER} --reason r", "merge", FP),
+    "dlq resolve": (f"dlq resolve {FP} --release 2 --reason r", "resolve", FP),
+    "dlq unmerge": (f"dlq unmerge {FP_MERGED} --reason r", "merge", FP_MERGED),
     "dlq note": (f"dlq note {FP} words --reason r", "note", FP),
     "dlq own": (f"dlq own {FP} ann --reason r", "own", FP),
     "dlq quarantine": ("dlq quarantine {dead} --reason r", "quarantine", ""),
@@ -169,6 +173,7 @@ def prepared(app: App, folder: Path) -> dict[str, str]:
     waits, later = store.put([Draft(task="push"), Draft(task="push", queue="calm", delay_ms=600_000)])
     names = {"waits": waits.id, "later": later.id, "file": str(folder / "dead.jsonl")}
     app.alerts.mute(dependency="shop", for_="1h", reason="r")
+    app.dlq.merge(FP_MERGED, FP_OTHER, reason="r")
     names |= dict(zip(("dead", "isolated", "gone"), dead(app, 3), strict=True))
     app.dlq.quarantine([names["isolated"]], reason="r")
     app.dlq.export(f"id:{names['gone']}", names["file"])
@@ -240,6 +245,10 @@ CALLS: dict[str, tuple[Callable[[App, dict[str, str]], object], str]] = {
     "dlq.note": (lambda app, of: app.dlq.note(FP, "words", reason="r"), "note"),
     "dlq.own": (lambda app, of: app.dlq.own(FP, "ann", reason="r"), "own"),
     "dlq.mute": (lambda app, of: app.dlq.mute(FP, "1h", reason="r"), "mute"),
+    "dlq.resolve": (lambda app, of: app.dlq.resolve(FP, release="2", reason="r"), "resolve"),
+    "dlq.reopen": (lambda app, of: app.dlq.reopen(FP, reason="r"), "resolve"),
+    "dlq.merge": (lambda app, of: app.dlq.merge(FP, FP_OTHER, reason="r"), "merge"),
+    "dlq.unmerge": (lambda app, of: app.dlq.unmerge(FP_MERGED, reason="r"), "merge"),
     "dlq.rule": (lambda app, of: app.dlq.rule(FP, "hold", reason="r"), "rule"),
     "dlq.pause_auto": (lambda app, of: app.dlq.pause_auto("crm", reason="r"), "auto-pause"),
     "plan.start": (lambda app, of: app.dlq.plan(of["plan"]).start(reason="r"), "redrive"),

@@ -121,6 +121,10 @@ def _muted(shop: Shop) -> None:
     assert shop.line("alerts mute --dependency stripe --for 1h --reason r").code == 0
 
 
+def _merged(shop: Shop) -> None:
+    assert shop.line(f"dlq merge {shop.names['FINGERPRINT']} {'f' * 16} --reason r").code == 0
+
+
 def _working(shop: Shop) -> None:
     with shop.store() as store:
         ProcessCell(store).write(WorkerInfo(name="vm/a", started_ms=store.now_ms(), seen_ms=store.now_ms()))
@@ -147,6 +151,7 @@ PREPARED: dict[str, Callable[[Shop], None]] = {
     "batch": _batched,
     "workflow": _batched,
     "alerts unmute": _muted,
+    "dlq unmerge": _merged,
     "group resume": _blocked,
     "task resume": _held,
     "run resume": _paused,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -22,23 +22,27 @@ class GroupBatches(NamedTuple):
     at_least: bool
 
 
-def group_batches(store: Store, groups: Sequence[FailureGroup]) -> list[GroupBatches | None]:
-    """Return for each group the batches that wait for it: of up to READ_MAX dead messages of each, the oldest first,
-    and of LIST_MAX of all. None for groups that were not read, and for all if no batch has a dead member, which costs
-    one call. Raises StoreError."""
+def group_batches(
+    store: Store, groups: Sequence[FailureGroup], family: Callable[[str], str | tuple[str, ...]] = str
+) -> list[GroupBatches | None]:
+    """Return for each group the batches that wait for it, or for a fingerprint of its `family`: of up to READ_MAX dead
+    messages of each, the oldest first, and of LIST_MAX of all. None for groups that were not read, and for all if no
+    batch has a dead member, which costs one call. Raises StoreError."""
     if not store.batch_ids(failed=True, limit=1):
         return [None] * len(groups)
-    return list(_counted(store, groups))
+    return list(_counted(store, groups, family))
 
 
-def _counted(store: Store, groups: Sequence[FailureGroup]) -> Iterator[GroupBatches | None]:
+def _counted(
+    store: Store, groups: Sequence[FailureGroup], family: Callable[[str], str | tuple[str, ...]]
+) -> Iterator[GroupBatches | None]:
     left = LIST_MAX
     for group in groups:
         most = min(READ_MAX, left)
         if not (most and group.fingerprint):
             yield None
             continue
-        where = Filter(fingerprint=group.fingerprint, task=group.task)
+        where = Filter(fingerprint=family(group.fingerprint), task=group.task)
         dead = [*islice(peeked(store, Lane.DEAD, where), most + 1)]
         left = max(0, left - len(dead))
         found = {root_of(message.batch) for message in dead[:most] if message.batch is not None}

@@ -183,5 +183,6 @@ def _footer(shown: Preview) -> Iterator[str]:
     )
     yield f"total    {many} retries, the last {show(shown.total_s)} after the first failure at mean delays"
     bound = "" if shown.chosen.max_elapsed_s is None else f" (max elapsed {show(shown.chosen.max_elapsed_s)})"
-    yield f"horizon  {show(shown.horizon_s)}: no retry starts later than that; it {_ENDS[shown.ends]}{bound}"
+    held = ", and is then held for a person" if shown.chosen.on_exhausted == "hold" else ""
+    yield f"horizon  {show(shown.horizon_s)}: no retry starts later than that; it {_ENDS[shown.ends]}{bound}{held}"
     yield "counted  from its first run on: runs and these delays, not what it waits for besides"

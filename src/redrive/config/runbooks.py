@@ -32,6 +32,7 @@ RUNBOOKS: Mapping[str, str] = MappingProxyType(
         "RedriveSlow": "slow",
         "dead_growth": "dead-letters-growing",
         "dead": "dead-letters",
+        "regressed": "dead-letters-growing",
         "quarantined": "quarantined",
         "age": "oldest-too-old",
         "depth": "backlog",

@@ -92,3 +92,4 @@ class Fault(Struct, frozen=True, gc=False, omit_defaults=True):
     crash: Crash | None = None  # set if the process of the run died
     due_ms: int = 0  # when the message was first due in this life, if later than the start of the life
     traceparent: str = ""  # span of the run, if it was traced: the next attempt links to it
+    release: str = ""  # release of the app whose worker ran it

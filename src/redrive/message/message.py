@@ -22,6 +22,7 @@ ABSENT = "absent"  # content of a message that was read without its body
 BLOB = "blob+json"  # content of a message whose body is a reference to a blob
 SEALED = "sealed+"  # prefix of the content of a message with an encrypted body
 ENVELOPE = b"\xd7rd1"  # prefix of encrypted bytes
+HELD = "held"  # reason of a dead message that is held for a person: its policy says so once its retries are used up
 DAMAGED = "damaged"  # reason of a message quarantined because its row is unreadable
 AFTER = "@"  # in the field `run`, between the id of a run that made the message due and the attempts that it had
 FAULTS_KEPT_EACH_END = 10  # from each end of a message's history so many faults are kept

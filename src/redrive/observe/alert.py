@@ -94,6 +94,8 @@ def text_of(subject: AlertSubject, pile: Pile) -> str:
             text = f"{what} quarantined{of}{on}" + (f" by auto-redrive of {subject.about}" if subject.about else "")
         case "run_stopped":
             text = f"run {subject.about} stopped itself" if subject.about else f"runs stopped themselves{times}"
+        case "regressed":
+            text = f"failure groups regressed{times}" if many else "regressed"
         case _:
             text = f"the breaker of {subject.about or 'several dependencies'} opened{times}"
     return text + (f"; the last: {pile.text}" if many and pile.text else f": {pile.text}" if pile.text else "")
@@ -117,6 +119,8 @@ def command_of(subject: AlertSubject, pile: Pile, place: Sequence[str]) -> str:
             words = ["flow", "show", name, *(["--key", key] if key else [])] if name else ["flow", "list"]
         case "run_stopped":
             words = ["run", "show", subject.about] if subject.about else ["run", "list"]
+        case "regressed":
+            words = ["dlq", "group", subject.about] if subject.about else ["dlq", "groups"]
         case _ if pile.count == 1 and pile.ids:
             words = ["job", "show", pile.ids[0]]
         case _:
@@ -151,7 +155,7 @@ def shell_line(words: Sequence[str], place: Sequence[str]) -> str:
 def page_of(name: str, task: str | None, queue: str | None, about: str | None, ids: Sequence[str] = ()) -> str | None:
     """Return the address of the web page that shows the subject of an alert; None without the setting `web_url`."""
     match name:
-        case "dead_growth" if about:
+        case "dead_growth" | "regressed" if about:
             return web_link("groups", about)
         case "breaker_opened" | "breaker" if about:
             return web_link("flow", about.partition("/")[0])

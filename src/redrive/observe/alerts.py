@@ -31,12 +31,13 @@ from ..message import Swap, decoded, version_of
 from ..redact import clip, many_lines, redact
 from ..registry import Registry
 from ..triage.annotations import NOTHING, read_annotations
+from ..triage.group_states import read_states, root
 from .alert import Alert as Alert
 from .alert import AlertSubject, Pile, cause_of, command_of, page_of, place_of, spec_of, text_of, visible
 from .muting import read_mutes
 
 # the names of alerts on events; `thresholds` has the other names
-NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped")
+NAMES = ("dead_growth", "quarantined", "breaker_opened", "run_stopped", "regressed")
 TEXT_MAX = 500
 NOTED_MAX = 16 * TEXT_MAX  # characters kept until secrets are hidden: a secret cut in half would not be recognized
 GATHER_S = 1.0  # seconds: events within this time share an alert
@@ -185,6 +186,9 @@ class Watch:
         return [*self._hurry, *(s for s, at_s in self._look_s.items() if at_s <= now_s and s not in self._hurry)]
 
     def _one(self, subject: AlertSubject, pile: Pile) -> None:
+        with contextlib.suppress(Exception):  # merged groups share an alert; without the store each has its own
+            if subject.about and subject.name == "dead_growth":
+                subject = subject._replace(about=root(read_states(self._app.store), subject.about))
         pile = replace(pile, text=clip(pile.text, NOTED_MAX, TEXT_MAX))  # hides secrets, once for all events
         try:
             claimed = self._claim(subject, pile)
@@ -235,7 +239,7 @@ class Watch:
             about=about,
         ):
             return True
-        if subject.name != "dead_growth" or not about:
+        if subject.name not in ("dead_growth", "regressed") or not about:
             return False
         return read_annotations(store, [about]).get(about, NOTHING).muted(now_ms)
 

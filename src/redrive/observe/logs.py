@@ -25,11 +25,11 @@ TRACEBACKS_MAX = 1_000  # the most sequences of code lines that a text log remem
 _encode_lines = msgspec.json.Encoder().encode_lines
 _name = lru_cache(maxsize=4096)(redact)  # cached, as the same few names occur again and again
 _LEFT_OUT = frozenset(("aws_requests",))  # names of notices that are not logged: figures for metrics, several a minute
-_WARNINGS = frozenset(
-    ("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped", "no_scheduler", "worker_hung")
-)
+_WARNINGS = frozenset(("breaker_opened", "budget_exhausted", "flow_local", "alert_lost", "run_stopped", "no_scheduler",
+                       "worker_hung", "regressed"))  # fmt: skip
 _GREEN, _YELLOW, _RED, _DIM, _PLAIN = "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
-_COLOURS = {"done": _GREEN, "retry": _YELLOW, "snoozed": _DIM, "released": _DIM, "held": _DIM, "cancelled": _DIM}
+_COLOURS = {"done": _GREEN, "retry": _YELLOW, "stayed": _YELLOW}
+_COLOURS |= dict.fromkeys(("snoozed", "released", "held", "cancelled"), _DIM)
 
 
 class EventLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -212,13 +212,13 @@ def _line(event: Event) -> EventLine | NoticeLine:
 
 
 def _page(event: DeliveryEvent) -> str | None:
-    return web_link("messages", event.id) if event.outcome in ("dead", "quarantined") else None
+    return web_link("messages", event.id) if event.outcome in ("dead", "quarantined", "stayed") else None
 
 
 def _level(event: DeliveryEvent) -> str:
     if event.outcome in ("dead", "quarantined"):
         return "error"
-    return "warning" if event.outcome in ("retry", "crashed", "stale", "lost") else "info"
+    return "warning" if event.outcome in ("retry", "crashed", "stayed", "stale", "lost") else "info"
 
 
 def _short(text: str | None) -> str:

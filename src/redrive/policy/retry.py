@@ -6,13 +6,14 @@ import builtins
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ..duration import Duration, seconds
 from ..fault import Fault
 from ..message import Decision, Message
 from .backoff import Backoff, set_fields
 
+Exhaustion = Literal["dead_letter", "hold"]
 FaultKey = str | type[BaseException]
 Override = Callable[[Message, Fault, float], Decision | None]
 
@@ -33,6 +34,7 @@ class Chosen:
     max_elapsed_s: float | None
     retryable: bool
     why: str
+    on_exhausted: Exhaustion = "dead_letter"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -52,6 +54,8 @@ class Retry:
       class of the exception (Exception and BaseException do not count).
     - `override(message, fault, delay_s)` may return another Decision; None keeps the policy's.
     - `max_retry_after` bounds a delay requested by the failing side (`Retry-After`).
+    - `on_exhausted="hold"`: once its retries are used up, by attempts or by time, a message does not die. It waits in
+      the dead lane with the reason `held`, for a person. No alert, objective or `on_dead` task takes it for a death.
 
     The default makes 25 attempts at full jitter from 2 s to 1 h, in a mean of 7 h. Raises ValueError or TypeError.
     """
@@ -64,6 +68,7 @@ class Retry:
     only: frozenset[str]
     override: Override | None
     max_retry_after: float
+    on_exhausted: Exhaustion
     _cache: dict[tuple[str, tuple[str, ...]], Chosen] = field(init=False, repr=False, compare=False)
 
     def __init__(
@@ -76,6 +81,7 @@ class Retry:
         only: Iterable[FaultKey] = (),
         override: Override | None = None,
         max_retry_after: Duration = "6h",
+        on_exhausted: Exhaustion = "dead_letter",
     ) -> None:
         if type(max_attempts) is not int or max_attempts < 1:
             raise ValueError(f"max_attempts {max_attempts!r} is refused: expected a whole number from 1 up")
@@ -86,6 +92,8 @@ class Retry:
             raise TypeError(
                 f"override {override!r} is not callable; expected fn(message, fault, delay_s) -> Decision | None"
             )
+        if on_exhausted not in get_args(Exhaustion):
+            raise ValueError(f"on_exhausted {on_exhausted!r} is refused: expected 'dead_letter' or 'hold'")
         set_fields(
             self,
             max_attempts=max_attempts,
@@ -96,6 +104,7 @@ class Retry:
             only=_keys(only, "only"),
             override=override,
             max_retry_after=seconds(max_retry_after, "max_retry_after"),
+            on_exhausted=on_exhausted,
             _cache={},
         )
 
@@ -127,9 +136,9 @@ class Retry:
             inner = entry._match(kind, errors, named=named)
             retryable = refusal is None and inner.retryable
             why = refusal or f"on {match}: {inner.why}"
-            return Chosen(inner.backoff, inner.max_attempts, inner.max_elapsed_s, retryable, why)
+            return Chosen(inner.backoff, inner.max_attempts, inner.max_elapsed_s, retryable, why, inner.on_exhausted)
         why = refusal or ("default backoff" if match is None else f"on {match}")
-        return Chosen(entry, self.max_attempts, self.max_elapsed, refusal is None, why)
+        return Chosen(entry, self.max_attempts, self.max_elapsed, refusal is None, why, self.on_exhausted)
 
     def _refusal(self, names: tuple[str, ...], named: bool) -> str | None:
         for name in names:
@@ -141,14 +150,13 @@ class Retry:
         return f"{kind} faults are not retried" if kind in FINAL_KINDS and not named else None
 
     def __hash__(self) -> int:
-        return hash(
-            (self.max_attempts, self.max_elapsed, self.backoff, frozenset(self.on.items()), self.never, self.only)
-        )
+        bounds = (self.max_attempts, self.max_elapsed, self.backoff, self.on_exhausted)
+        return hash((*bounds, frozenset(self.on.items()), self.never, self.only))
 
     def __reduce__(self) -> tuple[type[Retry], tuple[Any, ...]]:
         # The read-only mapping in `on` cannot be pickled, so fields are passed one by one.
         bounds = (self.max_attempts, self.max_elapsed, self.backoff, dict(self.on))
-        return Retry, (*bounds, self.never, self.only, self.override, self.max_retry_after)
+        return Retry, (*bounds, self.never, self.only, self.override, self.max_retry_after, self.on_exhausted)
 
 
 def _entries(on: Mapping[Any, Backoff | Retry]) -> dict[str, Backoff | Retry]:

@@ -33,11 +33,17 @@ def pace_record(auto: AutoRedrive) -> dict[str, Any]:
 
 
 def group_records(
-    groups: Sequence[FailureGroup], annotations: Mapping[str, Annotation], now_ms: int
+    groups: Sequence[FailureGroup],
+    annotations: Mapping[str, Annotation],
+    held: Mapping[tuple[str, str], int],
+    now_ms: int,
 ) -> list[dict[str, Any]]:
-    """Return failure groups as records, with their annotations, which are given by fingerprint."""
+    """Return failure groups as records, with their annotations, which are given by fingerprint, and how many of
+    their messages are held for a person."""
     return [
-        task_group_record(group) | annotation_record(annotations.get(group.fingerprint, NOTHING), now_ms)
+        task_group_record(group)
+        | annotation_record(annotations.get(group.fingerprint, NOTHING), now_ms)
+        | {"held": held.get((group.fingerprint, group.task), 0)}
         for group in groups
     ]
 
@@ -72,10 +78,24 @@ def annotation_record(about: Annotation, now_ms: int) -> dict[str, Any]:
         "note": about.note or None,
         "owner": about.owner or None,
         "muted_until": timestamp(about.muted_until_ms) if about.muted(now_ms) else None,
+        "or_until": (growth_text(about) or None) if about.muted(now_ms) else None,
         "rule": None if standing is None else standing.kind,
         "rule_by": None if standing is None else f"{standing.by}: {standing.reason}",
         "rule_auto": None if standing is None else rule_record(standing),
+        "state": about.state.word or None,
+        "resolved_at": timestamp(about.state.resolved_ms or None),
+        "resolved_in": about.state.release or None,
+        "resolved_by": about.state.by or None,
+        "regressed_at": timestamp(about.state.regressed_ms or None),
+        "merged_into": about.into or None,
     }
+
+
+def growth_text(about: Annotation) -> str:
+    """Return at which growth of the group its mute ends early, as text; empty if at none."""
+    state = about.state
+    total = f"{state.until_total:,} dead" if state.until_total else ""
+    return " or ".join(filter(None, (state.until_rate, total)))
 
 
 def rule_record(rule: Rule) -> dict[str, Any] | None:

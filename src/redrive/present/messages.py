@@ -15,7 +15,7 @@ from ..crypto import key_of, shown_text
 from ..duration import show
 from ..errors import Unreadable
 from ..fault import Fault, kind_word
-from ..message import ABSENT, BLOB, DAMAGED, Lane, Message
+from ..message import ABSENT, BLOB, DAMAGED, HELD, Lane, Message
 from ..triage.timeline import Moment
 from .formats import timestamp
 
@@ -37,6 +37,11 @@ def body_json(body: bytes) -> Any:
     except (ValueError, RecursionError):
         return {"base64": base64.b64encode(body).decode()}
     return msgspec.Raw(body)  # not decoded, so that long numbers and repeated keys are preserved
+
+
+def reason_text(reason: str | None) -> str:
+    """Return why a message is dead, as tables show it."""
+    return "held for a person" if reason == HELD else reason or ""
 
 
 def message_row(message: Message, now_ms: int) -> dict[str, Any]:

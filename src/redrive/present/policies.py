@@ -22,6 +22,7 @@ def policy_summary(name: str, shown: Preview) -> dict[str, Any]:
         "total_s": _plain(shown.total_s),
         "horizon_s": _plain(shown.horizon_s),
         "why": shown.chosen.why,
+        "on_exhausted": shown.chosen.on_exhausted,
     }
 
 

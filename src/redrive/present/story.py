@@ -23,6 +23,7 @@ ENDS = {
     "budget": "no budget was left, and it was not to wait",
     "deadline": "its deadline passed",
     "elapsed": "its time for retries is over",
+    "held": "it is held for a person, as its retries are used up",
     "exhausted": "its attempts are used up",
     "permanent": "a retry would not help",
     "poison": "it kills its workers",

@@ -14,7 +14,7 @@ from ..observe import muting
 from ..schedule import presence as schedulers
 from ..store import Store
 from ..triage import annotations as notes
-from ..triage import controls, pauses, purge
+from ..triage import controls, group_states, pauses, purge
 from ..triage.auto import machine, rules
 from ..triage.redrive import records
 from ..worker.flow import transitions
@@ -47,6 +47,8 @@ def _kinds(store: Store) -> Iterator[Kinds]:
         records.INDEX: records.Index,
         records.RECENT: list[str],
         rules.RULES: dict[str, rules.Rule],
+        group_states.CELL: group_states.States,
+        group_states.RELEASES: dict[str, int],
         machine.INDEX: list[str],
         muting.CELL: dict[str, muting.Mute],
         paused_task.CELL: dict[str, paused_task.PausedTask],

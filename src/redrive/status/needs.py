@@ -43,7 +43,9 @@ def needs_of(seen: NeedSources) -> tuple[Need, ...]:
         *_objectives(seen.objectives),
         *_holds(status),
         *_workers(status),
+        *_regressed(status),
         *_dead(status, seen.autos),
+        *_held(status),
         *_quarantine(status),
         *batch_needs(seen.batches, status.at_ms, seen.causes),
         *_schedules(status, seen.app),
@@ -159,7 +161,8 @@ def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:
         if about is not None and (about.rule is not None or about.muted(status.at_ms)):
             known += group.count
             continue
-        left, groups = left + group.count, groups + 1
+        count = group.count - status.held.get((group.fingerprint, group.task), 0)
+        left, groups = left + count, groups + (count > 0)
     driven = sum(
         queue.counts.dead
         for queue in status.queues
@@ -169,6 +172,26 @@ def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:
         text = f"{_messages(left)} dead, in {groups:,} failure group{'s' * (groups > 1)}"
         text += f"; muted or under a rule: {known:,} more" if known else ""
         yield Need(area="failures", text=text, next=words("dlq", "groups"), place=("groups",))
+
+
+def _regressed(status: Status) -> Iterator[Need]:
+    """Yield a need for each group that died again after a person resolved it."""
+    for fingerprint, about in status.annotations.items():
+        if about.state.word == "regressed" and not about.into and not about.muted(status.at_ms):
+            yield Need(
+                area="failures", text=f"failure group {fingerprint} {about.state.story}",
+                next=words("dlq", "group", fingerprint), about=fingerprint, place=("groups", fingerprint),
+                since_ms=about.state.regressed_ms,
+            )  # fmt: skip
+
+
+def _held(status: Status) -> Iterator[Need]:
+    """Yield the need for messages whose retries are used up, and about which a person is to decide."""
+    if count := sum(status.held.values()):
+        text, query = f"{_messages(count)} held for a person, who retries, edits or discards", {"q": "reason:held"}
+        yield Need(
+            area="failures", text=text, next=words("dlq", "list", "reason:held"), place=("messages",), query=query
+        )
 
 
 def _quarantine(status: Status) -> Iterator[Need]:

@@ -16,6 +16,7 @@ from ..store import Store
 from ..triage.annotations import read_annotations
 from ..triage.auto.machine import machines
 from ..triage.controls import Control, Controls
+from ..triage.group_states import combined, held_counts, read_states
 from ..triage.redrive.run import views
 from .batches import ReadBatches, batch_causes, read_batches
 from .hold import Hold, words
@@ -39,8 +40,12 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
     """Read the state of a store. Without `app`, its tasks, rules and schedules are unknown. Raises StoreError."""
     reasons = Reasons(store, app)
     queues = _queues(store, app, reasons)
-    groups = tuple(store.failure_groups(trend=True)[:FAILURES_MAX]) if store.traits.triages else ()
-    keeps_cells = store.traits.cells
+    keeps_cells, states = store.traits.cells, read_states(store)
+    every = combined(states, store.failure_groups(trend=True)) if store.traits.triages else ()
+    groups = tuple(every[:FAILURES_MAX])
+    died = {group.fingerprint for group in every}
+    told = [group.fingerprint for group in groups]
+    told += [each for each, of in states.items() if each in died or of.regressed_ms]
     runs = views(store, RUNS_MAX) if keeps_cells else []
     controls = Controls(store, app).list(waiting=False) if keeps_cells else []
     batches = read_batches(store) if keeps_cells else ReadBatches()
@@ -50,12 +55,13 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         tell=reasons.workers is not None,
         holds=_holds(queues, controls, reasons),
         failures=groups,
-        annotations=read_annotations(store, [group.fingerprint for group in groups]) if keeps_cells else {},
+        annotations=read_annotations(store, [*dict.fromkeys(told)]) if keeps_cells else {},
         schedules=schedule_statuses(app, store) if app is not None and keeps_cells else (),
         runs=tuple(run for run in runs if not run.closed),
         queues=queues,
         unread=reasons.unread,
         unread_batches=batches.unread,
+        held=held_counts(store, states) if any(queue.counts.dead for queue in queues) else {},
     )
     seen = NeedSources(
         status=bare,

@@ -67,7 +67,7 @@ class Status(Struct, frozen=True, kw_only=True):
     fingerprint. `schedules` are those of the app, late ones first. `runs` are the open redrive runs. `queues` are
     sorted by the age of their oldest due message, then by their dead messages. `holds` does not cover `unread` of the
     queues, as their messages were not read. `unread_batches` is true if there may be more batches that
-    need a person than were read.
+    need a person than were read. `held` counts the dead messages that are held for a person, by fingerprint and task.
     """
 
     at_ms: int
@@ -82,6 +82,7 @@ class Status(Struct, frozen=True, kw_only=True):
     queues: tuple[QueueStatus, ...] = ()
     unread: int = 0
     unread_batches: bool = False
+    held: Mapping[tuple[str, str], int] = {}
 
     @property
     def ok(self) -> bool:

@@ -19,7 +19,7 @@ def grouped(deaths: Iterable[tuple[Message, Fault | None]], trend_ms: int | None
     for message, fault in deaths:
         one = _alone(message, fault, trend_ms)
         name = one.fingerprint, one.task
-        groups[name] = _joined(groups[name], one) if name in groups else one
+        groups[name] = joined(groups[name], one) if name in groups else one
     return sorted(groups.values(), key=lambda group: (-group.count, group.fingerprint, group.task))
 
 
@@ -31,7 +31,7 @@ def _alone(message: Message, fault: Fault | None, trend_ms: int | None) -> Failu
     return FailureGroup(fingerprint, message.task, error, text, 1, at_ms, at_ms, message.id, int(recent), int(earlier))
 
 
-def _joined(a: FailureGroup, b: FailureGroup) -> FailureGroup:
+def joined(a: FailureGroup, b: FailureGroup) -> FailureGroup:
     """Return the two groups as one, with the later of their sample ids."""
     return replace(
         a if a.sample_id > b.sample_id else b,

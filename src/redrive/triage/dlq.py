@@ -20,6 +20,7 @@ from .annotations import Annotations
 from .auto import machine
 from .auto.machine import Machine
 from .auto.rules import held_fingerprints
+from .group_states import combined, read_states
 from .lanes import at_rest
 from .search import died_of
 from .select.parser import parse
@@ -99,8 +100,8 @@ class DeadLetters(Annotations, Actions):
 
     def groups(self, *, where: Filter = Filter(), trend: bool = False) -> Sequence[FailureGroup]:
         """Count dead messages by fingerprint and task, the largest group first; with `trend`, also the deaths in the
-        last ten minutes and in the fifty minutes before."""
-        return self._store.failure_groups(where=where, trend=trend)
+        last ten minutes and in the fifty minutes before. Merged groups are one."""
+        return combined(read_states(self._store), self._store.failure_groups(where=where, trend=trend))
 
     def auto(self, scope: str | None = None) -> Sequence[Machine]:
         """Return the machines that redrive automatically, or the one of this scope, each with its state and story.

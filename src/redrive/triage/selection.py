@@ -26,12 +26,13 @@ from ..registry import Registry
 from ..store import PAGE, Store, pages
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
+from .group_states import GroupState, above, combined, read_states
 from .lanes import LIVE, in_lane, of_lane, of_scheduled, split, split_live, unnamed
 from .paging import LaneQuery, by_counts, page_of, size_of, sum_of
 from .search import died_of, died_of_last
 from .select.match import Candidate, Unknown, matches
 from .select.parser import parse
-from .select.terms import ALL, LANES, NONE, Node, fields_of
+from .select.terms import ALL, LANES, NONE, And, Node, Not, Or, Pattern, Term, fields_of
 
 if TYPE_CHECKING:  # only for types: commands without plans start faster without these modules
     from .redrive.options import PlanOptions
@@ -77,6 +78,7 @@ class Selection:
         self.now_ms = store.now_ms() if now_ms is None else now_ms
         self.unread = 0  # number of messages that the last pass left out, as the blob of their body was unreadable
         self._store, self._app = store, app
+        self._meant = _with_merged(self.node, read_states(store)) if "fingerprint:" in str(self.node) else self.node
         self.looked, self.cut = 0, False  # messages that the last pass had to match itself; it ended at its bound
         self._most, self._seconds = math.inf, math.inf
         self._hosts = _hosts(store) if "host" in fields_of(self.node) else {}
@@ -92,7 +94,7 @@ class Selection:
 
     @cached_property
     def _queries(self) -> Sequence[LaneQuery]:
-        by_lane = [(lane, self._of_lane(self.node, lane)) for lane in self._lanes]
+        by_lane = [(lane, self._of_lane(self._meant, lane)) for lane in self._lanes]
         return [query for lane, node in by_lane if node != NONE for query in self._queries_of(lane, node)]
 
     @property
@@ -139,14 +141,14 @@ class Selection:
         if fault is Unknown.FAULT:
             fault = message.faults[-1] if message.faults else None
         seen = Candidate(message, self.now_ms, fault, hosts=self._hosts)
-        return matches(self._of_lane(self.node, message.lane), seen) is True
+        return matches(self._of_lane(self._meant, message.lane), seen) is True
 
     def matching(self, messages: Sequence[Message]) -> list[Message]:
         """Return those of these messages, which are of one lane, that are in the selection."""
         if not messages:
             return []
         lane = messages[0].lane
-        return self._matching(LaneQuery(lane, Filter(), self._of_lane(self.node, lane)), list(messages))
+        return self._matching(LaneQuery(lane, Filter(), self._of_lane(self._meant, lane)), list(messages))
 
     def messages(self, limit: int | None = None) -> Iterator[Message]:
         """Yield at most `limit` messages, page by page: dead, then quarantined, then done ones, each oldest first; then
@@ -198,10 +200,13 @@ class Selection:
 
     def groups(self, *, trend: bool = False) -> Sequence[FailureGroup]:
         """Return failure groups: the messages by task and by fingerprint of the fault they died of, the largest group
-        first. With `trend`, also the deaths in the last ten minutes and in the fifty minutes before."""
+        first. With `trend`, also the deaths in the last ten minutes and in the fifty minutes before. Merged groups
+        are one."""
         if self._all_dead:
-            return [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
-        return grouped(self._matches(faults=True), self.now_ms if trend else None)
+            groups = [group for query in self._queries for group in self._indexed(query.where, trend=trend)]
+        else:
+            groups = grouped(self._matches(faults=True), self.now_ms if trend else None)
+        return combined(read_states(self._store), groups)
 
     def width(self) -> int | None:
         """Return how many dead messages are read to find the selection; None if no index has that number."""
@@ -209,7 +214,7 @@ class Selection:
 
     def count_unnamed(self, lane: Lane) -> int:
         """Return how many messages of the lane the selector would match if it named it; 0 if it names a lane."""
-        node = unnamed(self.node, lane)
+        node = unnamed(self._meant, lane)
         if node == NONE:
             return 0
         query = self._query(lane, node)
@@ -363,3 +368,24 @@ def _hosts(store: Store) -> dict[str, str]:
         return {worker.name: worker.host for worker in read_workers(store)}
     except Unsupported:
         return {}
+
+
+def _with_merged(node: Node, states: Mapping[str, GroupState]) -> Node:
+    """Return the selector with each fingerprint also meaning those that are merged into it."""
+    match node:
+        case Term("fingerprint", values) if states:
+            known = [each for each in values if isinstance(each, Pattern)]
+            more = [
+                Pattern((name,))
+                for name in states
+                if any(each.fits(top) for top in above(states, name) for each in known)
+            ]
+            return Term("fingerprint", tuple(dict.fromkeys((*values, *more))))
+        case Not(inner):
+            return Not(_with_merged(inner, states))
+        case And(nodes):
+            return And(tuple(_with_merged(each, states) for each in nodes))
+        case Or(nodes):
+            return Or(tuple(_with_merged(each, states) for each in nodes))
+        case _:
+            return node

@@ -89,6 +89,8 @@ ACTIONS = (
     Action("note-group", P.RETRY, "groups:note"),
     Action("own-group", P.RETRY, "groups:own"),
     Action("mute-group", P.RETRY, "groups:mute"),
+    Action("resolve-group", P.RETRY, "groups:resolve"),
+    Action("merge-group", P.RETRY, "groups:merge"),
     Action("rule-group", P.ADMIN, "groups:rule"),
     Action("export", P.VIEW_BODIES, "export:export"),
     Action("plan-picked", P.REDRIVE, "messages:plan_picked"),

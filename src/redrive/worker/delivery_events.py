@@ -11,7 +11,7 @@ from ..decide import is_free
 from ..events import DeliveryEvent, Events, Notice
 from ..fault import Crash, Fault, Kind
 from ..history import Flusher
-from ..message import DAMAGED, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
+from ..message import DAMAGED, HELD, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
 from ..store import Store
 from .fault_log import LEVELS, log_faults
 from .redrive_outcome import first_outcome
@@ -19,6 +19,8 @@ from .settlement import Outcome
 from .telemetry.history import Counted
 
 CAUSES_MAX = 100  # unknown causes of crashes that are listed for one message; a damaged row may claim any number
+DIED_MAX = 1000  # fingerprints of deaths that are kept for the service that takes them
+_AT_REST = ("dead", "stayed")
 _HELD = {
     "parked": "it waits for a worker that can run it",
     "newer": "a worker of another release knows it, and it is left to that one",
@@ -63,6 +65,8 @@ class Reporter:
 
     def _emit(self, fates: Sequence[DeliveryEvent]) -> None:
         self._events.emit(fates)
+        if len(self._events.died) < DIED_MAX:
+            self._events.died |= {each.fingerprint for each in fates if each.fingerprint and each.outcome in _AT_REST}
         log_faults([each for each in fates if each.outcome in LEVELS], self._events)
 
     def crashed(self, messages: Sequence[Message], fault: Fault) -> None:
@@ -123,8 +127,8 @@ def fate(o: Outcome, word: Settled, now_ms: int, worker: str) -> DeliveryEvent:
                 text = _why_held(message, decision)
         case DeadLetter() | Quarantine():
             died = isinstance(decision, Quarantine) and decision.crashed
-            outcome = "dead" if isinstance(decision, DeadLetter) else "quarantined"
             reason, text = decision.reason, decision.why
+            outcome = "quarantined" if isinstance(decision, Quarantine) else "stayed" if reason == HELD else "dead"
             if fault is not None:
                 rare = {"fingerprint": fault.fingerprint, "traceback": fault.traceback or None}
     if message.crashes or (fault is not None and fault.crash is not None):

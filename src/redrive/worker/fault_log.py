@@ -26,7 +26,10 @@ TEXT_MAX = 500  # characters of a fault's text that a record contains
 _RETRY, _CRASH = "failed and runs again in %s (attempt %s): %s", "crashed its process and runs again (crash %s): %s"
 _FIGURES = ("outcome", "id", "task", "queue", "attempt", "crashes", "redrives", "delay_ms", "fault", "error", "reason",
             "fingerprint", "correlation_id", "worker")  # fmt: skip
-LEVELS = {"retry": logging.WARNING, "crashed": logging.WARNING, "dead": logging.ERROR, "quarantined": logging.ERROR}
+LEVELS = {
+    "retry": logging.WARNING, "crashed": logging.WARNING, "stayed": logging.WARNING, "dead": logging.ERROR,
+    "quarantined": logging.ERROR,
+}  # fmt: skip
 
 
 _name = lru_cache(maxsize=4_096)(redact)  # cached, as the same names of tasks, queues and errors occur again and again
@@ -88,6 +91,8 @@ def _message(fate: DeliveryEvent, text: str) -> tuple[str, tuple[Any, ...]]:
             return _RETRY, (show((fate.delay_ms or 0) / 1000), fate.attempt, why)
         case "crashed":
             return _CRASH, (fate.crashes, why)
+        case "stayed":
+            return "is held for a person (attempt %s): %s", (fate.attempt, why)
         case _:
             return f"is {fate.outcome}, %s (attempt %s): %s", (fate.reason, fate.attempt, why)
 

@@ -17,6 +17,7 @@ from ..idempotency import NOT_COMMITTED, Claim
 from ..ids import new_id
 from ..message import (
     FAULTS_KEPT_EACH_END,
+    HELD,
     Ack,
     DeadLetter,
     Decision,
@@ -215,6 +216,7 @@ def _settlement(
         fault = with_fate(fault, delivery.message, decision, now_ms, worker)
         due_ms = first_due_ms(delivery)
         fault = fault if due_ms == delivery.message.life_ms else replace(fault, due_ms=due_ms)
+        fault = replace(fault, release=task.app.release) if task is not None and task.app.release else fault
     return Settlement(delivery.receipt, decision, fault, follow_ups)
 
 
@@ -222,8 +224,8 @@ def _compensation(
     message: Message, decision: DeadLetter | Quarantine, fault: Fault | None, task: TaskSpec | None
 ) -> tuple[Draft, ...]:
     """Return the message, if any, that the task's `on_dead=` enqueues: the same body, for another task."""
-    if task is None or task.on_dead is None or message.cancel or decision.reason == "unroutable":
-        return ()  # not for an unroutable message: a newer worker may know the task, so the death may not be final
+    if task is None or task.on_dead is None or message.cancel or decision.reason in ("unroutable", HELD):
+        return ()  # a newer worker may know the task of an unroutable message, and a person decides about a held one
     error = decision.why if fault is None else f"{fault.error}: {fault.text}"
     dead = {"id": message.id, "reason": decision.reason, "error": error[:ERROR_MAX].replace("\0", "")}
     other = task.app.tasks[task.on_dead]

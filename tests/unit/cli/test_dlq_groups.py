@@ -64,7 +64,9 @@ def test_what_is_said_is_listed_with_the_groups(cli: Cli) -> None:
 
 def test_a_list_of_groups_has_no_columns_for_what_nobody_said(cli: Cli) -> None:
     assert "owner" not in cli("groups", "-o", "table")[1].splitlines()[0]
-    assert cli("groups", "-o", "tsv")[1].splitlines()[0].endswith("note\towner\trule\tmuted_until")
+    assert (
+        cli("groups", "-o", "tsv")[1].splitlines()[0].endswith("note\towner\trule\tmuted_until\tor_until\tstate\theld")
+    )
 
 
 def test_the_first_digits_name_a_group_if_no_other_has_them(cli: Cli) -> None:
@@ -147,3 +149,31 @@ def test_a_silence_that_is_too_long_is_refused_and_its_end_is_in_the_log(cli: Cl
     cli("mute", FP, "4h", "--reason", "known")
     cli("mute", FP, "--off", "--reason", "not known")
     assert record(cli, "audit", "--limit", "1")[0]["text"] == "off"
+
+
+def test_a_group_is_resolved_in_a_release_and_opened_again(cli: Cli) -> None:
+    told = record(cli, "resolve", FP, "--release", "2.4", "--reason", "fixed", "--actor", "ann")
+    assert (told["state"], told["resolved_in"], told["resolved_by"]) == ("resolved", "2.4", "ann")
+    assert "resolved" in cli("groups", "-o", "table")[1]
+    assert record(cli, "resolve", FP, "--off")["state"] is None
+    assert cli("resolve", FP)[0] == 2, "it needs a reason"
+
+
+def test_a_mute_may_end_once_the_group_grows(cli: Cli) -> None:
+    told = record(cli, "mute", FP, "--until-rate", "10/m", "--until-total", "500", "--reason", "known")
+    assert told["or_until"] == "10/m or 500 dead" and told["muted_until"]
+    code, _, err = cli("mute", FP, "--until-rate", "ten", "--reason", "known")
+    assert code == 2 and "until_rate 'ten'" in err
+    assert cli("mute", FP, "--reason", "known")[0] == 2
+
+
+def test_groups_are_merged_and_unmerged(cli: Cli) -> None:
+    before = record(cli, "groups")
+    assert record(cli, "merge", OTHER, FP, "--reason", "the same")["merged_into"] == FP
+    assert [(group["fingerprint"], group["count"]) for group in record(cli, "groups")] == [(FP, 3)]
+    shown = record(cli, "group", FP)
+    assert (shown["dead"], shown["merged"]) == (3, [OTHER])
+    assert len(record(cli, "list", f"fingerprint:{FP}")) == 3
+    assert cli("note", OTHER, "x")[0] != 0 and cli("merge", FP, OTHER, "--reason", "r")[0] != 0
+    record(cli, "unmerge", OTHER)
+    assert record(cli, "groups") == before

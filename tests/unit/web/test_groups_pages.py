@@ -215,3 +215,21 @@ def test_the_dead_of_a_queue_are_counted_without_reading_them(
     assert pages.json("/messages", q="queue:crm")["count"] == 16
     assert pages.json("/messages", q="queue:(crm,mail)")["count"] == 16
     assert pages.json("/messages", q="queue:crm error:ValueError")["count"] is None
+
+
+def test_a_group_is_resolved_muted_until_it_grows_and_merged_on_its_page(app: App) -> None:
+    pages, name = Pages(app.dashboard(authorize=lambda request: "ann")), fingerprint(app)
+    do = {"fingerprint": name, "reason": "SHOP-12"}
+    assert "It is resolved." in pages.followed(pages.do("resolve-group", **do, release="2.4"))
+    page = pages.html(f"/groups/{name}").text
+    assert "Resolved in 2.4 by ann" in page and pages.json("/groups")["groups"][0]["states"] == ["resolved"]
+    assert "open again" in pages.followed(pages.do("resolve-group", **do, off="1"))
+    assert "4h at most" in pages.followed(pages.do("mute-group", **do, **{"for": "4h"}, until_rate="10/m"))
+    assert "10/m" in pages.html(f"/groups/{name}").text
+    assert pages.do("mute-group", **do, until_rate="ten").status_code == 422
+    other = "f" * 16
+    assert "merged into" in pages.followed(pages.do("merge-group", **do, into=other))
+    assert other in pages.html(f"/groups/{name}").text and name in pages.html(f"/groups/{other}").text
+    assert pages.json(f"/groups/{other}")["merged"] == [name] and pages.json(f"/groups/{other}")["count"]
+    assert "on its own" in pages.followed(pages.do("merge-group", **do, into=""))
+    assert app.dlq.family(other) == (other,)

@@ -220,7 +220,7 @@ def _record(status: Status, opened: OpenedStore) -> dict[str, Any]:
         "failures": [
             record | {"next": onward(_group_next(group))}
             for group, record in zip(
-                status.failures, group_records(status.failures, status.annotations, now_ms), strict=True
+                status.failures, group_records(status.failures, status.annotations, status.held, now_ms), strict=True
             )
         ],
         "schedules": [schedule_record(declared[one.name], one, now_ms) for one in status.schedules],

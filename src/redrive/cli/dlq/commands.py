@@ -10,7 +10,7 @@ import click
 from ...message import RESTING, Lane
 from ...present.commands import onward
 from ...present.failure import Failure
-from ...present.messages import dead_message_row
+from ...present.messages import dead_message_row, reason_text
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node, as_node
 from ..job import body_option, message_of, write_message
@@ -37,7 +37,7 @@ _COLUMNS = (
     Column("id"),
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
-    Column("reason", spare=2),
+    Column("reason", show=reason_text, spare=2),
     Column("attempt", spare=3),
     Column("redrives", spare=4),
     Column("fingerprint", spare=4),

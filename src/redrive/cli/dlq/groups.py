@@ -1,8 +1,9 @@
-"""`redrive dlq group|note|own|mute|rule|audit`: annotate failure groups, and read who changed what."""
+"""`redrive dlq group|note|own|mute|resolve|merge|unmerge|rule|audit`: annotate failure groups; who changed what."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from ...present.table import field_lines
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, Annotations, read_annotations
 from ...triage.auto.rules import rules
+from ...triage.group_states import family, held_counts, read_states
 from ...triage.select.terms import as_node
 from ..opening import OpenedStore, at_store
 from ..selecting import confirmed, message_id, selection, signature, stated, understood
@@ -50,7 +52,8 @@ _RULES = (
 _BATCHES = (Column("batches"), Column("batches_at_least"))
 _SAID = (
     Column("note", shrinks=True, spare=True), Column("owner", shrinks=True, spare=True), Column("rule"),
-    Column("muted_until", "muted until", spare=True),
+    Column("muted_until", "muted until", spare=True), Column("or_until", "or until", spare=True),
+    Column("state"), Column("held"),
 )  # fmt: skip
 
 
@@ -65,14 +68,16 @@ def group(opened: OpenedStore, out: Output, fingerprint: str) -> None:
     fingerprint = _named(opened, fingerprint)
     about, now_ms = read_annotations(opened.store, [fingerprint]).get(fingerprint, NOTHING), opened.store.now_ms()
     groups = selection(opened, (), as_node(Filter(fingerprint=fingerprint))).groups(trend=True)
+    merged = Annotations(opened.store).family(fingerprint)
     log = [e for _, e in zip(range(LAST), (e for e in Audit(opened.store) if e.about == fingerprint), strict=False)]
     record = {
         "fingerprint": fingerprint,
         "dead": sum(each.count for each in groups),
         **annotation_record(about, now_ms),
+        "merged": list(merged[1:]),
         "by_task": [
             task_group_record(each) | batches_record(found)
-            for each, found in zip(groups, group_batches(opened.store, groups), strict=True)
+            for each, found in zip(groups, group_batches(opened.store, groups, lambda _: merged), strict=True)
         ],
         "log": [entry_record(entry) for entry in log],
     }
@@ -123,23 +128,83 @@ def own(
 @click.command()
 @click.argument("fingerprint")
 @click.argument("for_", metavar="DURATION", type=DURATION, required=False)
+@click.option("--until-rate", metavar="RATE", help="end it early once so many died in a span: 10/m, 500/h")
+@click.option("--until-total", metavar="N", type=click.IntRange(1), help="end it early once it has so many dead")
 @click.option("--off", is_flag=True, help="end the mute")
 @signature(required=False)
 @at_store()
 def mute(
-    opened: OpenedStore, out: Output, fingerprint: str, for_: float | None, off: bool, actor: str | None, reason: str
+    opened: OpenedStore,
+    out: Output,
+    fingerprint: str,
+    for_: float | None,
+    until_rate: str | None,
+    until_total: int | None,
+    off: bool,
+    actor: str | None,
+    reason: str,
 ) -> None:
-    """Mute alerts about a failure group for a while, such as 4h. Its messages are kept all the same.
+    """Mute alerts about a failure group for a while, such as 4h, or until it grows. Its messages are kept all the same.
 
     Needs a --reason.
     """
-    if (for_ is None) != off:
-        raise click.UsageError("give a DURATION, or --off")
+    if (for_ is None and until_rate is None and until_total is None) != off:
+        raise click.UsageError("give a DURATION, --until-rate or --until-total, or --off")
     fingerprint = _named(opened, fingerprint)
     reason = reason if off else stated(reason)
+    span = 0 if off else "366d" if for_ is None else for_
     with understood():
-        about = Annotations(opened.store).mute(fingerprint, for_ or 0, actor=actor, reason=reason)
+        about = Annotations(opened.store).mute(
+            fingerprint, span, until_rate=until_rate or "", until_total=until_total or 0, actor=actor, reason=reason
+        )
     _write(opened, out, fingerprint, about)
+
+
+@click.command()
+@click.argument("fingerprint")
+@click.option("--release", help="the release of the workers that have the fix, as in App(release=…)")
+@click.option("--off", is_flag=True, help="take it back")
+@signature(required=False)
+@at_store()
+def resolve(
+    opened: OpenedStore, out: Output, fingerprint: str, release: str | None, off: bool, actor: str | None, reason: str
+) -> None:
+    """Mark a failure group as resolved. If a message dies of it again, it is regressed: a need, and an alert.
+
+    With --release only deaths count in that release, and in releases that started later. Its dead messages stay: retry
+    or discard them. Needs a --reason.
+    """
+    fingerprint, letters = _named(opened, fingerprint), Annotations(opened.store)
+    if off:
+        about = letters.reopen(fingerprint, actor=actor, reason=reason)
+    else:
+        about = letters.resolve(fingerprint, release=release or "", actor=actor, reason=stated(reason))
+    _write(opened, out, fingerprint, about)
+
+
+@click.command()
+@click.argument("fingerprint")
+@click.argument("into")
+@signature(required=False)
+@at_store()
+def merge(opened: OpenedStore, out: Output, fingerprint: str, into: str, actor: str | None, reason: str) -> None:
+    """Show and count a failure group with another one, whose selectors, rule, mute and state hold for both.
+
+    Messages keep their fingerprints, so `unmerge` is exact. Needs a --reason.
+    """
+    fingerprint, into = _named(opened, fingerprint), _named(opened, into)
+    about = Annotations(opened.store).merge(fingerprint, into, actor=actor, reason=stated(reason))
+    _write(opened, out, fingerprint, about)
+
+
+@click.command()
+@click.argument("fingerprint")
+@signature(required=False)
+@at_store()
+def unmerge(opened: OpenedStore, out: Output, fingerprint: str, actor: str | None, reason: str) -> None:
+    """Show and count a merged failure group on its own again."""
+    fingerprint = _named(opened, fingerprint)
+    _write(opened, out, fingerprint, Annotations(opened.store).unmerge(fingerprint, actor=actor, reason=reason))
 
 
 @click.command()
@@ -228,7 +293,7 @@ def audit(
         note("nothing that was done matches" if since or about or id or actor else f"nothing was done in {opened.url}")
 
 
-COMMANDS = (group, note_, own, mute, rule, audit)
+COMMANDS = (group, note_, own, mute, resolve, merge, unmerge, rule, audit)
 
 
 def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Output) -> tuple[Column, ...]:
@@ -238,7 +303,7 @@ def with_said(columns: Sequence[Column], rows: Sequence[dict[str, Any]], out: Ou
         columns = (*columns, *_BATCHES[: 1 if out.is_table else 2])
     if not out.is_table:
         return (*columns, *_SAID)
-    some = [column for column in _SAID if any(row[column.name] is not None for row in rows)]
+    some = [column for column in _SAID if any(row[column.name] for row in rows)]
     at = next((i for i, column in enumerate(columns) if column.spare and not column.shrinks), len(columns))
     return (*columns[:at], *some, *columns[at:])
 
@@ -247,8 +312,9 @@ def with_annotations(opened: OpenedStore, groups: Sequence[FailureGroup]) -> lis
     """Return failure groups as records with their annotations."""
     names = list(dict.fromkeys(group.fingerprint for group in groups if group.fingerprint))
     about, now_ms = read_annotations(opened.store, names), opened.store.now_ms()
-    waiting = group_batches(opened.store, groups)
-    rows = zip(group_records(groups, about, now_ms), waiting, strict=True)
+    states = read_states(opened.store)
+    waiting = group_batches(opened.store, groups, partial(family, states))
+    rows = zip(group_records(groups, about, held_counts(opened.store, states), now_ms), waiting, strict=True)
     return [{**row, **batches_record(found)} for row, found in rows]
 
 
@@ -281,7 +347,7 @@ def _write(opened: OpenedStore, out: Output, fingerprint: str, about: Annotation
 
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     more = ("by_task", "log")
-    shown = {name: value for name, value in record.items() if name not in more and value is not None}
+    shown = {name: value for name, value in record.items() if name not in more and value not in (None, [])}
     yield from field_lines(shown)
     for each in record["by_task"]:
         yield ""
@@ -299,6 +365,7 @@ def _named(opened: OpenedStore, given: str) -> str:
     if len(given) >= 16 or not given.isalnum():
         return given
     known = {each.fingerprint for each in opened.store.failure_groups()} | rules(opened.store).keys()
+    known |= read_states(opened.store).keys()
     names = sorted(each for each in known if each.startswith(given) and each) if len(given) >= PREFIX_MIN else []
     if given in known or len(names) == 1:
         return given if given in known else names[0]

@@ -34,6 +34,7 @@ from ...events import Event, Notice, complain
 from ...fault import Fault
 from ...message import (
     BATCH_NAME_HEADER,
+    HELD,
     Ack,
     DeadLetter,
     Decision,
@@ -362,7 +363,7 @@ def _outcome(decision: Decision) -> str:
         case Ack():
             return "done"
         case DeadLetter():
-            return "dead"
+            return "stayed" if decision.reason == HELD else "dead"
         case Quarantine():
             return "quarantined"
         case _ if decision.crashed:

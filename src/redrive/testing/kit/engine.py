@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ...registry import Registry
     from ...task import TaskSpec
 
-_DEAD = ("dead", "quarantined")
+_DEAD = ("dead", "stayed", "quarantined")
 WORKER = "kit"
 LOOKS_MAX = 1_000
 LEASE_MS = 30_000  # a worker's defaults, not the settings of the machine

@@ -73,7 +73,7 @@ class Enqueued(Struct, frozen=True, kw_only=True):
 
 
 class Ran(Struct, frozen=True, kw_only=True):
-    """One run of a handler. `outcome`: done, retry, snoozed, dead, quarantined, cancelled, or crashed (the run was
+    """One run of a handler. `outcome`: done, retry, snoozed, dead, stayed, quarantined, cancelled, or crashed (it was
     never settled). `at_s`: virtual seconds since the test began; `delay_s`: seconds until the message was due again."""
 
     id: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...message import Filter, Message
 from ...present.formats import listed, timestamp
-from ...present.groups import task_group_record
+from ...present.groups import growth_text, task_group_record
 from ...present.table import Column
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
@@ -32,9 +32,10 @@ class GroupNotes(NamedTuple):
 def _said(of: Annotation, now_ms: int) -> str | None:
     """Return the annotations of a group in a few words; None if there are none."""
     rule = f"rule {of.rule.kind}" if of.rule is not None else ""
-    muted = f"muted until {timestamp(of.muted_until_ms)}" if of.muted(now_ms) else ""
+    muted = " or ".join(filter(None, (f"muted until {timestamp(of.muted_until_ms)}", growth_text(of))))
+    muted = muted if of.muted(now_ms) else ""
     owner = f"owner {of.owner}" if of.owner else ""
-    return "; ".join(filter(None, [rule, muted, owner, of.note])) or None
+    return "; ".join(filter(None, [of.state.word, rule, muted, owner, of.note])) or None
 
 
 class GroupsScreen(Screen):

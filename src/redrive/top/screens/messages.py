@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 from ...errors import Refused
 from ...message import RESTING, Cancel, Counts, Filter, Lane, Message
 from ...present.holds import holds_text
-from ...present.messages import dead_message_row, message_row
+from ...present.messages import dead_message_row, message_row, reason_text
 from ...present.story import story
 from ...present.table import Column
 from ...redact import redact_record
@@ -27,7 +27,7 @@ DEAD_COLUMNS = (
     Column("id"),
     Column("task", shrinks=True),
     Column("queue", shrinks=True, spare=1),
-    Column("reason"),
+    Column("reason", show=reason_text),
     Column("attempt", spare=3),
     Column("redrives", spare=4),
     Column("error", shrinks=True, spare=2),

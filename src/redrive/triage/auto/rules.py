@@ -5,6 +5,7 @@ All rules are in the cell `rules`, so one read returns all of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from msgspec import Struct
 from ...flow.auto_redrive import AutoRedrive
 from ...message import decoded, required, version_of
 from ...store import Store
+from ..group_states import family, read_states, root
 
 RULES = "rules"
 RuleKind = Literal["hold", "auto", "discard"]
@@ -55,4 +57,13 @@ def readable_rules(store: Store) -> dict[str, Rule]:
 
 def held_fingerprints(store: Store) -> set[str]:
     """Read the fingerprints with the rule `hold`: no bulk action moves their messages. Raises StoreError."""
-    return {fingerprint for fingerprint, rule in rules(store).items() if rule.kind == "hold"}
+    held = families(store, {name: rule for name, rule in rules(store).items() if rule.kind == "hold"})
+    return {fingerprint for names in held.values() for fingerprint in names}
+
+
+def families(store: Store, standing: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return for each group with a rule the fingerprints under it: its own, and those merged into it. A group that is
+    itself merged into another is left out, as its rule holds again once it is unmerged. Raises StoreError."""
+    names = [*standing]
+    states = read_states(store) if names else {}
+    return {name: family(states, name) for name in names if root(states, name) == name}

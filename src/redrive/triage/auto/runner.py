@@ -45,7 +45,7 @@ from .machine import (
     state_cell,
     swaps,
 )
-from .rules import Versioned, read_rules
+from .rules import Versioned, families, read_rules
 from .scan import LATE_MS, POISON_MAX, Scan, ScanResult
 
 ACTOR = "auto-redrive"
@@ -139,15 +139,17 @@ class AutoRunner:
     def _assignments(self) -> dict[str, Assignment]:
         self._rules = read_rules(self._store, self._rules)
         rules = self._rules[1]
-        ruled = frozenset(rules)
+        under = families(self._store, rules)
+        ruled = frozenset(name for names in under.values() for name in names)
         assignments = [
             Assignment(QUEUE + queue.name, Filter(queue=queue.name), queue.auto_redrive, ruled)
             for queue in self._app.queues.values()
             if queue.auto_redrive is not None
         ]
-        for fingerprint, rule in rules.items():
+        for fingerprint, names in under.items():
+            rule = rules[fingerprint]
             if rule.kind != "hold":
-                where = Filter(fingerprint=fingerprint)
+                where = Filter(fingerprint=names if len(names) > 1 else fingerprint)
                 auto = None if rule.kind == "discard" else rule.auto or AutoRedrive()
                 assignments.append(Assignment(FINGERPRINT + fingerprint, where, auto, by=rule.by, reason=rule.reason))
         return {assignment.scope: assignment for assignment in assignments}

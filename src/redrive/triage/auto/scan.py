@@ -18,6 +18,7 @@ from ...flow import dependency as flow
 from ...flow.auto_redrive import AutoRedrive, Wait, due_ms, next_step
 from ...flow.dependency import Dependency
 from ...message import (
+    HELD,
     Filter,
     Isolate,
     Lane,
@@ -124,6 +125,8 @@ class Scan:
         got.read += len(messages)
         due: list[Message] = []
         for message in self._not_ruled(messages, got.ruled):
+            if message.reason == HELD and self._where.fingerprint is None:  # only a rule of its group moves it
+                continue
             match next_step(message, got.auto, got.now_ms):
                 case Wait(until_ms):
                     self._remember(message.id, until_ms)

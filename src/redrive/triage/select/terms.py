@@ -14,6 +14,7 @@ from ...message import RESTING, Filter, Lane
 
 REASONS = (
     "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
+    "held",
 )  # fmt: skip
 TEXTS = (
     "task", "queue", "error", "reason", "fingerprint", "key", "group", "batch", "step", "label", "id", "text",

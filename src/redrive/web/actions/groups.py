@@ -1,4 +1,4 @@
-"""Annotate failure groups: a note, an owner, a mute, a standing rule."""
+"""Annotate failure groups: a note, an owner, a mute, a standing rule, a state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,37 @@ def own(ask: PageRequest) -> Done:
 
 
 def mute(ask: PageRequest) -> Done:
-    """Mute alerts for a while; 0 ends it."""
+    """Mute alerts for a while, or until the group grows; 0 ends it."""
     fingerprint, span = ask.needed("fingerprint"), ask.text("for", "4h")
     span_ms = ask.duration_ms("for", "4h")
-    ask.app.dlq.mute(fingerprint, span, actor=ask.actor, reason=ask.reason)
-    text = f"Alerts are muted for {span}." if span_ms else "Alerts are no longer muted."
+    rate, total = ask.text("until_rate"), ask.number("until_total", 0)
+    ask.app.dlq.mute(fingerprint, span, until_rate=rate, until_total=total, actor=ask.actor, reason=ask.reason)
+    text = (
+        f"Alerts are muted for {span}{' at most' if rate or total else ''}."
+        if span_ms
+        else "Alerts are no longer muted."
+    )
     return _done(fingerprint, text, muted_for=span if span_ms else None)
+
+
+def resolve(ask: PageRequest) -> Done:
+    """Mark the group as resolved, in a release if one is given; with `off`, take that back."""
+    fingerprint, release, off = ask.needed("fingerprint"), ask.text("release"), bool(ask.text("off"))
+    if off:
+        ask.app.dlq.reopen(fingerprint, actor=ask.actor, reason=ask.text("reason"))
+    else:
+        ask.app.dlq.resolve(fingerprint, release=release, actor=ask.actor, reason=ask.reason)
+    return _done(fingerprint, "It is open again." if off else "It is resolved.", state=None if off else "resolved")
+
+
+def merge(ask: PageRequest) -> Done:
+    """Merge the group into another one; without one, unmerge it."""
+    fingerprint, into = ask.needed("fingerprint"), ask.text("into")
+    if into:
+        ask.app.dlq.merge(fingerprint, into, actor=ask.actor, reason=ask.reason)
+    else:
+        ask.app.dlq.unmerge(fingerprint, actor=ask.actor, reason=ask.text("reason"))
+    return _done(fingerprint, f"It is merged into {into}." if into else "It is on its own.", merged_into=into or None)
 
 
 def rule(ask: PageRequest) -> Done:

@@ -21,6 +21,7 @@ from ...present.messages import dead_message_row
 from ...present.permissions import Permission
 from ...store import FIRST_PAGE, fitting
 from ...triage.annotations import NOTHING, read_annotations
+from ...triage.group_states import held_counts, read_states
 from ...triage.redrive.run import RunView, views
 from ...triage.select.terms import exactly
 from ...triage.selection import Selection
@@ -104,16 +105,19 @@ def rows(ask: PageRequest, groups: Sequence[FailureGroup], places: dict[str, str
     about = read_annotations(ask.store, names) if ask.store.traits.cells else {}
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []
     now_ms = ask.store.now_ms()
+    held = ask.kept("held", lambda: held_counts(ask.store, read_states(ask.store))).value
     return [
         {**record, "place": places.get(group.sample_id), "states": states(group, record, runs, now_ms)}
-        for group, record in zip(groups, group_records(groups, about, now_ms), strict=True)
+        for group, record in zip(groups, group_records(groups, about, held, now_ms), strict=True)
     ]
 
 
 def states(group: FailureGroup, said: Record, runs: Sequence[RunView], now_ms: int) -> list[str]:
-    """Return the notable states of a group as words: new, regressed, muted, or its rule. `said` is its record."""
+    """Return the notable states of a group: new, resolved, regressed, muted, its rule. `said` is its record."""
     words = ["regressed" if regressed(group, runs) else "new" if now_ms - group.first_ms < NEW_MS else ""]
+    words[0] = said["state"] or words[0]
     words += ["muted" if said["muted_until"] else "", f"rule {said['rule']}" if said["rule"] else ""]
+    words += ["held for a person"] if said.get("held") else []
     return [word for word in words if word]
 
 
@@ -150,18 +154,19 @@ def place_of(message: Message) -> str:
 def group(ask: PageRequest) -> Record:
     """Return a group by its fingerprint, over all its tasks."""
     fingerprint = ask.path["fingerprint"]
-    where = Filter(fingerprint=fingerprint)
-    kept = ask.kept(f"group/{fingerprint}", lambda: ask.store.failure_groups(where=where, trend=True))
+    whole = ask.dlq.family(fingerprint)
+    where = Filter(fingerprint=whole if len(whole) > 1 else fingerprint)
+    kept = ask.kept(f"group/{','.join(whole)}", lambda: ask.dlq.groups(where=where, trend=True))
     found, now_ms = [group for group in kept.value if group.count], ask.store.now_ms()
     about = read_annotations(ask.store, [fingerprint]).get(fingerprint, NOTHING) if ask.store.traits.cells else NOTHING
     if not found and not _FINGERPRINT.fullmatch(fingerprint):
         why = "expected the fingerprint of one, such as a1097e748bbaf6be"
         raise Problem(f"there is no failure group {fingerprint}", why, "look at all failure groups", 404)
     said = annotation_record(about, now_ms)
-    sample = dict(ask.kept(f"group-sample/{fingerprint}", lambda: _sample(ask, fingerprint, found)).value)
+    sample = dict(ask.kept(f"group-sample/{','.join(whole)}", lambda: _sample(ask, where, found)).value)
     if not ask.user.may(Permission.VIEW_BODIES):
         sample["shared"] = None
-    waiting = ask.kept(f"group-batches/{fingerprint}", lambda: _waiting(ask, found)).value
+    waiting = ask.kept(f"group-batches/{','.join(whole)}", lambda: _waiting(ask, found, whole)).value
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []
     selector, after = str(exactly("fingerprint", fingerprint)), ask.text("after")
     dead = replace(where, until_ms=now_ms + 1)  # the bound that the selector has now
@@ -177,6 +182,7 @@ def group(ask: PageRequest) -> Record:
         "first_at": timestamp(min(each.first_ms for each in found)) if found else None,
         "last_at": timestamp(max(each.last_ms for each in found)) if found else None,
         **said,
+        "merged": list(whole[1:]),
         "states": list(dict.fromkeys(word for each in found for word in states(each, said, runs, now_ms))),
         "by_task": [task_group_record(each) | waiting.get(each.task, {}) for each in found],
         **sample,
@@ -190,9 +196,9 @@ def group(ask: PageRequest) -> Record:
     }
 
 
-def _waiting(ask: PageRequest, groups: Sequence[FailureGroup]) -> dict[str, Record]:
+def _waiting(ask: PageRequest, groups: Sequence[FailureGroup], whole: tuple[str, ...]) -> dict[str, Record]:
     """Return by task how many batches wait for the group, as a record."""
-    found = group_batches(ask.store, groups)
+    found = group_batches(ask.store, groups, lambda _: whole)
     return {group.task: batches_record(batches) for group, batches in zip(groups, found, strict=True)}
 
 
@@ -205,9 +211,9 @@ def _log(ask: PageRequest, fingerprint: str) -> list[Record]:
     return [entry_record(entry) | {"who": entry.who} for entry in mine]
 
 
-def _sample(ask: PageRequest, fingerprint: str, groups: Sequence[FailureGroup]) -> Record:
+def _sample(ask: PageRequest, where: Filter, groups: Sequence[FailureGroup]) -> Record:
     """Return what a sample of the group's messages shows: frames, texts, fields, versions and hosts."""
-    dead = _read(ask, Lane.DEAD, Filter(fingerprint=fingerprint))
+    dead = _read(ask, Lane.DEAD, where)
     done = _done(ask, groups)
     last = next((message for message in dead if message.faults), None)
     texts = [shown_text(message.faults[-1].text) for message in dead if message.faults]

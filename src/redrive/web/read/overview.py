@@ -40,7 +40,7 @@ def overview(ask: PageRequest) -> Record:
             for each in status.queues[:SHOWN]
         ],
         "queue_count": len(status.queues),
-        "groups": group_records(status.failures[:SHOWN], status.annotations, status.at_ms),
+        "groups": group_records(status.failures[:SHOWN], status.annotations, status.held, status.at_ms),
         "group_count": len(status.failures),
         "holds": [fields.hold(ask, hold) for hold in status.holds[:SHOWN]],
         "dependencies": [
