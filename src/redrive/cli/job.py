@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..blobs import whole_body
+from ..history import read_done
 from ..message import ABSENT, Cancel, Filter, Lane, Message
 from ..present.commands import onward, typed
+from ..present.done import done_record, done_text
 from ..present.failure import DONE, FAILED, PARTIAL, Failure
 from ..present.formats import timestamp
 from ..present.holds import hold_record, holds_text
@@ -67,8 +69,14 @@ body_option = click.option("--body", is_flag=True, help="show a body from blob s
 def show(opened: OpenedStore, out: Output, id: str, body: bool, reveal: Reveal) -> None:
     """Show a message: its error, why it waits or died, its body, its life, and the next commands.
 
-    Secrets are hidden, unless --reveal is given. -v shows all fields and faults.
+    Of a message that was done within the last hour it says when, where and for how long. Secrets are hidden, unless
+    --reveal is given. -v shows all fields and faults.
     """
+    id = message_id(opened, id)
+    if opened.store.find([id])[0] is None and (done := read_done(opened.store, [id]).get(id)) is not None:
+        record = done_record(done)
+        out.record(record, id="id", table=lambda: [done_text(record, opened.store.now_ms() - done.at_ms)])
+        return
     message = message_of(opened, id)
     reveal.of(opened, out, ids=[message.id])
     write_message(opened, out, message, body=body)

@@ -1,0 +1,251 @@
+"""Which messages were done within the last hour: when, where and for how long.
+
+A worker notes the id and the duration of each message that it acked. The flusher writes them every ten seconds, in
+chunks that no one changes, and names each chunk in an index cell of the minute. So an ack costs two appends, and a
+message about twenty bytes. The records are a help and no proof: a worker that is killed loses those it has not written,
+and a minute takes MINUTE_BYTES, beyond which they are dropped and counted.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from ..chance import randrange
+from ..ids import is_id
+from ..message import Cell, Swap, decoded, version_of
+from ..store import Store
+from .chunk import HOUR_MS, MINUTE_MS, MINUTES
+from .names import read_names
+from .read import read_slots
+from .tally import OUTCOME
+
+KNOWN_MAX_MS = 24 * HOUR_MS  # the longest time for which done messages may be known
+CHUNK = 2048  # messages in a cell
+LOG_MAX = 100_000  # messages that a worker notes while the store does not answer
+SHARDS = 4  # index cells of a minute, so that few processes change one at a time
+MINUTE_BYTES = 1024 * 1024  # of chunks that were written in a minute; an hour has 60 MiB at most
+_TRIES = 8
+_READ = 24  # chunks that are read together, which is about a megabyte
+_SPAN = 10  # minutes whose index is read together
+_UNPACKED_MAX = 8 * CHUNK  # bytes of a chunk's durations
+_MS_MAX = 2**32 - 1
+
+
+class DoneRecord(Struct, frozen=True):
+    """A done message as a worker noted it: when it was acked, and how long its handler ran."""
+
+    id: str
+    task: str
+    queue: str
+    at_ms: int
+    ran_ms: int
+    worker: str
+
+
+class _Chunk(Struct, array_like=True):
+    """Messages of one worker. `runs`: of those that follow each other with one queue, task and time: how many, the time
+    since `at_ms`, and the index of the name."""
+
+    worker: str
+    at_ms: int
+    names: list[tuple[str, str]]
+    runs: list[tuple[int, int, int]]
+    ids: bytes
+    ran: bytes  # of each message its four bytes of milliseconds, compressed
+
+
+class _Index(Struct, array_like=True):
+    """The chunks that were written in a minute, with their bytes, and how many messages were dropped."""
+
+    chunks: dict[str, int]
+    dropped: int = 0
+
+
+_encode = msgspec.msgpack.encode
+_read_chunk = msgspec.msgpack.Decoder(_Chunk).decode
+_read_index = msgspec.msgpack.Decoder(_Index).decode
+
+
+class DoneLog:
+    """What one worker has noted and not written yet. Hold the recorder's lock to add to it."""
+
+    def __init__(self, worker: str) -> None:
+        self.worker, self.closed = worker, False
+        self.clear()
+
+    def clear(self) -> None:
+        self.ids: list[str] = []
+        self.ran: list[float] = []  # ms
+        self._begun: list[tuple[int, int, tuple[str, str]]] = []  # index of the first message, time, queue and task
+
+    def begin(self, queue: str, task: str, now_ms: int) -> None:
+        """Note that the messages added from here on are of this queue and task, and were acked at this time."""
+        self._begun.append((len(self.ids), now_ms, (queue, task)))
+
+    def take(self) -> DoneLog:
+        """Return what was noted so far, as another log, and begin anew."""
+        taken = DoneLog(self.worker)
+        taken.ids, taken.ran, taken._begun = self.ids, self.ran, self._begun
+        self.clear()
+        return taken
+
+    def bound(self) -> None:
+        """Forget all if the store did not take it for long."""
+        if len(self.ids) > LOG_MAX:
+            self.clear()
+
+    def chunks(self) -> Iterator[tuple[int, bytes]]:
+        """Yield what was noted, as the values of cells, each with its number of messages."""
+        ends = [at for at, _, _ in self._begun[1:]] + [len(self.ids)]
+        for first in range(0, len(self.ids), CHUNK):
+            last = min(first + CHUNK, len(self.ids))
+            parts = [
+                (min(end, last) - max(at, first), ms, name)
+                for (at, ms, name), end in zip(self._begun, ends, strict=True)
+            ]
+            parts = [part for part in parts if part[0] > 0]
+            names = list(dict.fromkeys(name for _, _, name in parts))
+            base_ms = parts[0][1]
+            runs = [(count, at_ms - base_ms, names.index(name)) for count, at_ms, name in parts]
+            ran = struct.pack(f"<{last - first}I", *[min(max(0, round(ms)), _MS_MAX) for ms in self.ran[first:last]])
+            ids = bytes.fromhex("".join(self.ids[first:last]).replace("-", ""))
+            yield last - first, _encode(_Chunk(self.worker, base_ms, names, runs, ids, zlib.compress(ran, 1)))
+
+
+class DoneWriter:
+    """Writes the logs of a process to its store, each record for `kept_ms`. One thread at a time writes."""
+
+    def __init__(self, store: Store, lock: threading.Lock, kept_ms: int) -> None:
+        self._store, self._lock, self._kept_ms = store, lock, kept_ms
+        self.logs: list[DoneLog] = []
+
+    def log(self, worker: str) -> DoneLog:
+        """Return a new log, whose messages are written from now on."""
+        log = DoneLog(worker)
+        with self._lock:
+            self.logs.append(log)
+        return log
+
+    def write(self) -> None:
+        """Write all that was noted. Raises StoreError; what was not written then is lost."""
+        pending: dict[str, tuple[int, bytes]] = {}
+        with self._lock:
+            taken = [log.take() for log in self.logs]
+            self.logs = [log for log in self.logs if not log.closed]
+        for log in taken:
+            pending.update({secrets.token_hex(6): chunk for chunk in log.chunks()})
+        if pending:
+            self._put(pending)
+
+    def _put(self, pending: dict[str, tuple[int, bytes]]) -> None:
+        """Write these chunks, by token, and name them in the index of this minute as far as that has room."""
+        store, ttl_ms = self._store, self._kept_ms + MINUTE_MS
+        minute, first = store.now_ms() // MINUTE_MS, randrange(SHARDS)
+        written: set[str] = set()
+        for _ in range(_TRIES):
+            keys = [_index_key(minute, (first + n) % SHARDS) for n in range(SHARDS)]
+            cells = store.cells.read(keys)
+            indexes = [_index_of(cell) for cell in cells]
+            left, going = dict(pending), dict[int, list[str]]()
+            for n, index in enumerate(indexes):
+                room = MINUTE_BYTES // SHARDS - sum(index.chunks.values())
+                for token, (_, value) in [*left.items()]:
+                    if len(value) <= room:
+                        del left[token]
+                        index.chunks[token] = len(value)
+                        room -= len(value)
+                        going.setdefault(n, []).append(token)
+            if left:
+                indexes[0].dropped += sum(count for count, _ in left.values())
+                going.setdefault(0, []).extend(left)
+            new = [token for tokens in going.values() for token in tokens if token not in written and token not in left]
+            swaps = [Swap(_chunk_key(minute, token), 0, pending[token][1], ttl_ms) for token in new]
+            swaps += [Swap(keys[n], version_of(cells[n]), _encode(indexes[n]), ttl_ms) for n in going]
+            words = store.cells.swap(swaps, durable=False)
+            written |= set(new)
+            for n, done in zip(going, words[len(new) :], strict=True):
+                for token in going[n] if done else ():
+                    del pending[token]
+            if not pending:
+                return
+
+
+def read_done(store: Store, ids: Sequence[str]) -> dict[str, DoneRecord]:
+    """Return what is known of these ids as done messages. A missing one may be done all the same. Raises StoreError.
+
+    It reads from the minute in which the oldest of the ids was made: some megabytes, and 60 for an hour at most.
+    """
+    wanted = {bytes.fromhex(id.replace("-", "")): id for id in ids if is_id(id)}
+    if not wanted or not store.traits.cells:
+        return {}
+    now_ms = store.now_ms()
+    made_ms = min(int.from_bytes(raw[:6]) for raw in wanted)
+    first, last = max(made_ms, now_ms - KNOWN_MAX_MS - MINUTE_MS) // MINUTE_MS, now_ms // MINUTE_MS
+    found: dict[str, DoneRecord] = {}
+    for begin in range(first, last + 1, _SPAN):
+        places = [(m, n) for m in range(begin, min(begin + _SPAN, last + 1)) for n in range(SHARDS)]
+        cells = store.cells.read([_index_key(m, n) for m, n in places])
+        keys = [_chunk_key(m, t) for (m, _), cell in zip(places, cells, strict=True) for t in _index_of(cell).chunks]
+        for at in range(0, len(keys), _READ):
+            for cell in store.cells.read(keys[at : at + _READ]):
+                chunk = None if cell is None else decoded(cell, _read_chunk, None)
+                if chunk is not None:
+                    found |= _found(chunk, wanted)
+            if len(found) == len(wanted):
+                return found
+    return found
+
+
+def done_by_queue(store: Store) -> dict[str, int]:
+    """Return how many messages of each queue were done within the last hour, by the counts of the history. Raises
+    StoreError."""
+    done: dict[str, int] = {}
+    if store.traits.cells:
+        now_ms = store.now_ms()
+        names = read_names(store)
+        for queue in {queue for queue, _ in names}:
+            slots = read_slots(store, [n for n in names if n[0] == queue], MINUTES, now_ms - HOUR_MS, now_ms + 1)
+            done[queue] = sum(count for _, key, count in slots if key[0] == OUTCOME and key[2:] == "done")
+    return done
+
+
+def _found(chunk: _Chunk, wanted: dict[bytes, str]) -> dict[str, DoneRecord]:
+    found: dict[str, DoneRecord] = {}
+    for raw, id in wanted.items():
+        at = chunk.ids.find(raw)
+        while at >= 0 and at % 16:  # across two ids
+            at = chunk.ids.find(raw, at + 1)
+        if at < 0:
+            continue
+        number = at // 16
+        try:
+            ran = zlib.decompressobj().decompress(chunk.ran, _UNPACKED_MAX)
+            (ran_ms,) = struct.unpack_from("<I", ran, 4 * number)
+        except (zlib.error, struct.error):  # damaged
+            continue
+        for count, since_ms, name in chunk.runs:
+            if number < count:
+                queue, task = chunk.names[name]
+                found[id] = DoneRecord(id, task, queue, chunk.at_ms + since_ms, ran_ms, chunk.worker)
+                break
+            number -= count
+    return found
+
+
+def _index_key(minute: int, shard: int) -> str:
+    return f"history/done/{minute}/{shard}"
+
+
+def _chunk_key(minute: int, token: str) -> str:
+    return f"history/done/{minute}/{token}"
+
+
+def _index_of(cell: Cell | None) -> _Index:
+    return decoded(cell, _read_index, _Index({})) if cell is not None else _Index({})
