@@ -90,7 +90,7 @@ class DoneLog:
         self._begun.append((len(self.ids), now_ms, (queue, task)))
 
     def take(self) -> DoneLog:
-        """Return what was noted so far, as another log, and begin anew."""
+        """Return what was noted so far, as another log, and start over."""
         taken = DoneLog(self.worker)
         taken.ids, taken.ran, taken._begun = self.ids, self.ran, self._begun
         self.clear()

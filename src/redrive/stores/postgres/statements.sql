@@ -209,7 +209,7 @@ select id::text, case when grp is null and batch is null and coalesce(redrives, 
 from {s}.message where id = any($1::uuid[]) and lane = 'ready' order by id for no key update skip locked
 
 -- name: replace_waiting
--- $1 to $13 as `put`, $14 now: these begin anew with what was put, under their ids and their numbers
+-- $1 to $13 as `put`, $14 now: these start over with what was put, under their ids and their numbers
 update {s}.message m set priority = r.priority, due_ms = coalesce(r.due_ms, {now[14]} + r.delay_ms), life_ms = {now[14]},
   deadline_ms = r.deadline_ms, version = r.version, producer = r.producer, meta = r.meta, body = r.body, attempt = 0, crashes = null,
   crashes_alone = null, suspect = null, held_ms = null, attempts_allowed = null, worker = null, faults = null, progress = null,

@@ -138,7 +138,7 @@ insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, dea
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, nullif(?, ''), nullif(?, ''), ?, ?, ?, ?)
 
 -- name: replace_waiting
--- As `put`, for one that waits with the key: it begins anew with what was put, under its id and its place in the order.
+-- As `put`, for one that waits with the key: it starts over with what was put, under its id and its place in the order.
 update message set priority = ?4, due_ms = ?5, life_ms = ?7, deadline_ms = ?8, version = ?9, producer = ?12, meta = nullif(?13, ''),
   body = ?15, attempt = 0, crashes = 0, crashes_alone = 0, suspect = 0, held_ms = 0, attempts_allowed = null, worker = null, faults = null,
   progress = null, deferral = null, before = null, before_progress = null, before_result = null

@@ -159,7 +159,7 @@ local function write_puts(list)
     keep_field(MESSAGES, id, head .. (due == first and '\0' or cmsgpack.pack(due - first)) .. ARGV[tail])
     local member = sub(head, 5, 10) .. id
     if key and not waiting then hold_key(key, id, key_for > 0 and math.min(now + key_for, TIME_MAX) or 0) end
-    if waiting then -- it begins anew with what was put, under its id and its number
+    if waiting then -- it starts over with what was put, under its id and its number
       local was = waiting.state
       leave_due(waiting.priority, queue, member)
       drop(lease_key(waiting.priority, queue), member) -- its state may be gone
