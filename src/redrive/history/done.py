@@ -114,7 +114,7 @@ class DoneLog:
             names = list(dict.fromkeys(name for _, _, name in parts))
             base_ms = parts[0][1]
             runs = [(count, at_ms - base_ms, names.index(name)) for count, at_ms, name in parts]
-            ran = struct.pack(f"<{last - first}I", *[min(max(0, round(ms)), _MS_MAX) for ms in self.ran[first:last]])
+            ran = _packed(self.ran[first:last])
             ids = bytes.fromhex("".join(self.ids[first:last]).replace("-", ""))
             yield last - first, _encode(_Chunk(self.worker, base_ms, names, runs, ids, zlib.compress(ran, 1)))
 
@@ -214,6 +214,13 @@ def done_by_queue(store: Store) -> dict[str, int]:
             slots = read_slots(store, [n for n in names if n[0] == queue], MINUTES, now_ms - HOUR_MS, now_ms + 1)
             done[queue] = sum(count for _, key, count in slots if key[0] == OUTCOME and key[2:] == "done")
     return done
+
+
+def _packed(ran: Sequence[float]) -> bytes:
+    try:
+        return struct.pack(f"<{len(ran)}I", *map(int, ran))
+    except struct.error:  # one is out of range, as a clock went back or a run took 49 days
+        return struct.pack(f"<{len(ran)}I", *[min(max(0, int(ms)), _MS_MAX) for ms in ran])
 
 
 def _found(chunk: _Chunk, wanted: dict[bytes, str]) -> dict[str, DoneRecord]:
