@@ -13,6 +13,7 @@ from tests.support.urls import url_of
 from redrive import App, Keys
 from redrive.errors import ConfigError, EnqueueError, Unsupported
 from redrive.message import ClaimRequest
+from redrive.testing import Kit
 
 CLAIM = ClaimRequest("index", 10, 60_000)
 
@@ -94,6 +95,22 @@ def test_on_postgresql_no_worker_begins_what_an_open_transaction_relies_on(
     with connect(str(app.url), tmp_path) as tx:
         assert build.using(key="k", tx=tx, **options).enqueue("a", 3).id != first.id  # that one runs already
     app.store.close()
+
+
+def test_the_test_kit_shows_a_replaced_message_once_with_its_last_arguments() -> None:
+    app, ran = an_app("memory://")
+    build: Any = app.tasks["build"]
+    with Kit(app) as kit:
+        build.using(key="k", delay="1m").enqueue("a", 1)
+        build.using(key="k", delay="2m", replace=True).enqueue("a", 2)
+        kit.assert_enqueued(build, "a", 2, times=1, delay="2m")
+        kit.assert_enqueued(build, "a", 1, times=0)
+        kit.advance("1m")
+        kit.run_due()
+        assert ran == []
+        kit.advance("1m")
+        kit.run_due()
+    assert ran == [("a", 2)]
 
 
 def test_what_is_encrypted_is_not_replaced_and_may_wait_for_itself() -> None:

@@ -3,7 +3,7 @@
 A worker notes the id and the duration of each message that it acked. The flusher writes them every ten seconds, in
 chunks that no one changes, and names each chunk in an index cell of the minute. So an ack costs two appends, and a
 message about twenty bytes. The records are a help and no proof: a worker that is killed loses those it has not written,
-and a minute takes MINUTE_BYTES, beyond which they are dropped and counted.
+and a minute takes MINUTE_BYTES, beyond which they are dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import secrets
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -27,14 +27,14 @@ from .read import read_slots
 from .tally import OUTCOME
 
 KNOWN_MAX_MS = 24 * HOUR_MS  # the longest time for which done messages may be known
-CHUNK = 2048  # messages in a cell
-LOG_MAX = 100_000  # messages that a worker notes while the store does not answer
+CHUNK = 2048  # messages from which on a chunk is full
+FULL_MAX = 50  # chunks that a worker keeps while the store does not answer
 SHARDS = 4  # index cells of a minute, so that few processes change one at a time
 MINUTE_BYTES = 1024 * 1024  # of chunks that were written in a minute; an hour has 60 MiB at most
 _TRIES = 8
 _READ = 24  # chunks that are read together, which is about a megabyte
 _SPAN = 10  # minutes whose index is read together
-_UNPACKED_MAX = 8 * CHUNK  # bytes of a chunk's durations
+_UNPACKED_MAX = 16 * CHUNK  # bytes of a chunk's durations
 _MS_MAX = 2**32 - 1
 
 
@@ -61,26 +61,20 @@ class _Chunk(Struct, array_like=True):
     ran: bytes  # of each message its four bytes of milliseconds, compressed
 
 
-class _Index(Struct, array_like=True):
-    """The chunks that were written in a minute, with their bytes, and how many messages were dropped."""
-
-    chunks: dict[str, int]
-    dropped: int = 0
-
-
 _encode = msgspec.msgpack.encode
 _read_chunk = msgspec.msgpack.Decoder(_Chunk).decode
-_read_index = msgspec.msgpack.Decoder(_Index).decode
+_read_index = msgspec.msgpack.Decoder(dict[str, int]).decode  # bytes of chunks, by token
 
 
 class DoneLog:
-    """What one worker has noted and not written yet. Hold the recorder's lock to add to it."""
+    """What one worker has noted and not written yet; `full` are closed chunks. Hold the recorder's lock to use it."""
 
     def __init__(self, worker: str) -> None:
         self.worker, self.closed = worker, False
-        self.clear()
+        self.full: list[bytes] = []
+        self._clear()
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         self.ids: list[str] = []
         self.ran: list[float] = []  # ms
         self._begun: list[tuple[int, int, tuple[str, str]]] = []  # index of the first message, time, queue and task
@@ -89,34 +83,29 @@ class DoneLog:
         """Note that the messages added from here on are of this queue and task, and were acked at this time."""
         self._begun.append((len(self.ids), now_ms, (queue, task)))
 
-    def take(self) -> DoneLog:
-        """Return what was noted so far, as another log, and start over."""
-        taken = DoneLog(self.worker)
-        taken.ids, taken.ran, taken._begun = self.ids, self.ran, self._begun
-        self.clear()
-        return taken
-
     def bound(self) -> None:
-        """Forget all if the store did not take it for long."""
-        if len(self.ids) > LOG_MAX:
-            self.clear()
+        """Close the chunk if it is full. Call it after each batch."""
+        if len(self.ids) >= CHUNK:
+            self._close()
 
-    def chunks(self) -> Iterator[tuple[int, bytes]]:
-        """Yield what was noted, as the values of cells, each with its number of messages."""
-        ends = [at for at, _, _ in self._begun[1:]] + [len(self.ids)]
-        for first in range(0, len(self.ids), CHUNK):
-            last = min(first + CHUNK, len(self.ids))
-            parts = [
-                (min(end, last) - max(at, first), ms, name)
-                for (at, ms, name), end in zip(self._begun, ends, strict=True)
-            ]
-            parts = [part for part in parts if part[0] > 0]
-            names = list(dict.fromkeys(name for _, _, name in parts))
-            base_ms = parts[0][1]
-            runs = [(count, at_ms - base_ms, names.index(name)) for count, at_ms, name in parts]
-            ran = _packed(self.ran[first:last])
-            ids = bytes.fromhex("".join(self.ids[first:last]).replace("-", ""))
-            yield last - first, _encode(_Chunk(self.worker, base_ms, names, runs, ids, zlib.compress(ran, 1)))
+    def _close(self) -> None:
+        names = list(dict.fromkeys(name for _, _, name in self._begun))
+        base_ms, ends = self._begun[0][1], [at for at, _, _ in self._begun[1:]] + [len(self.ids)]
+        runs = [
+            (end - at, at_ms - base_ms, names.index(name))
+            for (at, at_ms, name), end in zip(self._begun, ends, strict=True)
+        ]
+        ids = bytes.fromhex("".join(self.ids).replace("-", ""))
+        self.full.append(_encode(_Chunk(self.worker, base_ms, names, runs, ids, zlib.compress(_packed(self.ran), 1))))
+        del self.full[:-FULL_MAX]
+        self._clear()
+
+    def take(self) -> list[bytes]:
+        """Return all that was noted, as values of cells, and forget it."""
+        if self.ids:
+            self._close()
+        full, self.full = self.full, []
+        return full
 
 
 class DoneWriter:
@@ -135,45 +124,25 @@ class DoneWriter:
 
     def write(self) -> None:
         """Write all that was noted. Raises StoreError; what was not written then is lost."""
-        pending: dict[str, tuple[int, bytes]] = {}
         with self._lock:
-            taken = [log.take() for log in self.logs]
+            chunks = [chunk for log in self.logs for chunk in log.take()]
             self.logs = [log for log in self.logs if not log.closed]
-        for log in taken:
-            pending.update({secrets.token_hex(6): chunk for chunk in log.chunks()})
-        if pending:
-            self._put(pending)
+        for chunk in chunks:
+            self._put(chunk)
 
-    def _put(self, pending: dict[str, tuple[int, bytes]]) -> None:
-        """Write these chunks, by token, and name them in the index of this minute as far as that has room."""
-        store, ttl_ms = self._store, self._kept_ms + MINUTE_MS
-        minute, first = store.now_ms() // MINUTE_MS, randrange(SHARDS)
-        written: set[str] = set()
-        for _ in range(_TRIES):
-            keys = [_index_key(minute, (first + n) % SHARDS) for n in range(SHARDS)]
-            cells = store.cells.read(keys)
-            indexes = [_index_of(cell) for cell in cells]
-            left, going = dict(pending), dict[int, list[str]]()
-            for n, index in enumerate(indexes):
-                room = MINUTE_BYTES // SHARDS - sum(index.chunks.values())
-                for token, (_, value) in [*left.items()]:
-                    if len(value) <= room:
-                        del left[token]
-                        index.chunks[token] = len(value)
-                        room -= len(value)
-                        going.setdefault(n, []).append(token)
-            if left:
-                indexes[0].dropped += sum(count for count, _ in left.values())
-                going.setdefault(0, []).extend(left)
-            new = [token for tokens in going.values() for token in tokens if token not in written and token not in left]
-            swaps = [Swap(_chunk_key(minute, token), 0, pending[token][1], ttl_ms) for token in new]
-            swaps += [Swap(keys[n], version_of(cells[n]), _encode(indexes[n]), ttl_ms) for n in going]
-            words = store.cells.swap(swaps, durable=False)
-            written |= set(new)
-            for n, done in zip(going, words[len(new) :], strict=True):
-                for token in going[n] if done else ():
-                    del pending[token]
-            if not pending:
+    def _put(self, chunk: bytes) -> None:
+        """Write a chunk and name it in an index of this minute; drop it if none has room."""
+        cells, ttl_ms, token = self._store.cells, self._kept_ms + MINUTE_MS, secrets.token_hex(6)
+        minute, shard = self._store.now_ms() // MINUTE_MS, randrange(SHARDS)
+        for tried in range(_TRIES):
+            key = _key(minute, (shard + tried) % SHARDS)
+            cell = cells.read([key])[0]
+            index = _index_of(cell)
+            if sum(index.values()) + len(chunk) > MINUTE_BYTES // SHARDS:
+                continue
+            index[token] = len(chunk)
+            named = Swap(key, version_of(cell), _encode(index), ttl_ms)
+            if cells.swap([named, Swap(_key(minute, token), 0, chunk, ttl_ms)], durable=False)[0]:
                 return
 
 
@@ -191,8 +160,8 @@ def read_done(store: Store, ids: Sequence[str]) -> dict[str, DoneRecord]:
     found: dict[str, DoneRecord] = {}
     for begin in range(first, last + 1, _SPAN):
         places = [(m, n) for m in range(begin, min(begin + _SPAN, last + 1)) for n in range(SHARDS)]
-        cells = store.cells.read([_index_key(m, n) for m, n in places])
-        keys = [_chunk_key(m, t) for (m, _), cell in zip(places, cells, strict=True) for t in _index_of(cell).chunks]
+        cells = store.cells.read([_key(m, n) for m, n in places])
+        keys = [_key(m, t) for (m, _), cell in zip(places, cells, strict=True) for t in _index_of(cell)]
         for at in range(0, len(keys), _READ):
             for cell in store.cells.read(keys[at : at + _READ]):
                 chunk = None if cell is None else decoded(cell, _read_chunk, None)
@@ -246,13 +215,10 @@ def _found(chunk: _Chunk, wanted: dict[bytes, str]) -> dict[str, DoneRecord]:
     return found
 
 
-def _index_key(minute: int, shard: int) -> str:
-    return f"history/done/{minute}/{shard}"
+def _key(minute: int, part: int | str) -> str:
+    """Return the key of an index of a minute, or of a chunk, by its token."""
+    return f"history/done/{minute}/{part}"
 
 
-def _chunk_key(minute: int, token: str) -> str:
-    return f"history/done/{minute}/{token}"
-
-
-def _index_of(cell: Cell | None) -> _Index:
-    return decoded(cell, _read_index, _Index({})) if cell is not None else _Index({})
+def _index_of(cell: Cell | None) -> dict[str, int]:
+    return decoded(cell, _read_index, {})
