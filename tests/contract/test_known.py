@@ -101,7 +101,7 @@ def test_a_long_time_is_refused() -> None:
 
 
 def note(log: DoneLog, id: str, now_ms: int, ran_ms: float = 1) -> None:
-    log.begin("crm", "push", now_ms)
+    log.begun.append((len(log.ids), now_ms, ("crm", "push")))
     log.ids.append(id)
     log.ran.append(ran_ms)
 
@@ -112,7 +112,8 @@ def filled(store: Store, count: int, *, step_ms: int = 0) -> tuple[DoneWriter, l
     ids = [new_id(store.now_ms() + n * step_ms) for n in range(count)]
     for n, id in enumerate(ids):
         note(log, id, store.now_ms(), n)
-        log.bound()
+        if len(log.ids) >= done.CHUNK:
+            log.close()
     return writer, ids
 
 
@@ -125,8 +126,7 @@ def test_each_message_has_its_own_duration_and_time() -> None:
     assert {id: known[id].ran_ms for id in known} == {id: n * 100 for n, id in enumerate(ids[::100])}
     log = writer.logs[0]
     first, second = new_id(store.now_ms()), new_id(store.now_ms())
-    log.begin("a", "t", 1000)
-    log.begin("b", "u", 2000)  # of a, nothing was done
+    log.begun += [(0, 1000, ("a", "t")), (0, 2000, ("b", "u"))]  # of a, nothing was done
     log.ids += [first, second]
     log.ran += [2.6, 10**12]
     writer.write()
@@ -184,7 +184,7 @@ def test_a_worker_whose_store_does_not_answer_keeps_a_bounded_number() -> None:
     for _ in range(done.FULL_MAX + 3):
         for _ in range(done.CHUNK):
             note(log, new_id(0), 0)
-        log.bound()
+        log.close()
     assert len(log.take()) == done.FULL_MAX
     assert log.take() == []
 

@@ -77,23 +77,16 @@ class DoneLog:
     def _clear(self) -> None:
         self.ids: list[str] = []
         self.ran: list[float] = []  # ms
-        self._begun: list[tuple[int, int, tuple[str, str]]] = []  # index of the first message, time, queue and task
+        #: Where messages of a queue and task begin that were acked together: index, time, queue and task.
+        self.begun: list[tuple[int, int, tuple[str, str]]] = []
 
-    def begin(self, queue: str, task: str, now_ms: int) -> None:
-        """Note that the messages added from here on are of this queue and task, and were acked at this time."""
-        self._begun.append((len(self.ids), now_ms, (queue, task)))
-
-    def bound(self) -> None:
-        """Close the chunk if it is full. Call it after each batch."""
-        if len(self.ids) >= CHUNK:
-            self._close()
-
-    def _close(self) -> None:
-        names = list(dict.fromkeys(name for _, _, name in self._begun))
-        base_ms, ends = self._begun[0][1], [at for at, _, _ in self._begun[1:]] + [len(self.ids)]
+    def close(self) -> None:
+        """Close the chunk under way. Call it once it has CHUNK messages."""
+        names = list(dict.fromkeys(name for _, _, name in self.begun))
+        base_ms, ends = self.begun[0][1], [at for at, _, _ in self.begun[1:]] + [len(self.ids)]
         runs = [
             (end - at, at_ms - base_ms, names.index(name))
-            for (at, at_ms, name), end in zip(self._begun, ends, strict=True)
+            for (at, at_ms, name), end in zip(self.begun, ends, strict=True)
         ]
         ids = bytes.fromhex("".join(self.ids).replace("-", ""))
         self.full.append(_encode(_Chunk(self.worker, base_ms, names, runs, ids, zlib.compress(_packed(self.ran), 1))))
@@ -103,7 +96,7 @@ class DoneLog:
     def take(self) -> list[bytes]:
         """Return all that was noted, as values of cells, and forget it."""
         if self.ids:
-            self._close()
+            self.close()
         full, self.full = self.full, []
         return full
 

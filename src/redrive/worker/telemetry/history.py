@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ...counters import DEFERRAL_MS, DELIVERIES, FIRST_TRY, RETRY_DELAY_MS, TIME_TO_DONE_MS, band, counts_of
 from ...events import DeliveryEvent
 from ...history import Flusher, MinuteSeries
+from ...history.done import CHUNK
 from ...history.recorder import ATTEMPTS
 from ...history.tally import DEFERRALS, DEFERRALS_MS, LETTERS, OUTCOME
 from ...message import Delivery, Settled
@@ -43,7 +44,7 @@ class Counted:
                     done, judges = series.done, series.judges
                     run, wait, first = series.run.append, series.wait.append, series.first.append
                     if log is not None:
-                        log.begin(queue, task, now_ms)
+                        log.begun.append((len(log.ids), now_ms, (queue, task)))
                         note_id, note_ran = log.ids.append, log.ran.append
                 due_ms = delivery.due_ms or message.life_ms
                 if started_s:
@@ -68,8 +69,8 @@ class Counted:
                 if judges:
                     series.judge(took_ms)
             recorder.bound()
-            if log is not None:
-                log.bound()
+            if log is not None and len(log.ids) >= CHUNK:
+                log.close()
         self._written(crashed)
 
     def count_unsettled(self, fates: Sequence[DeliveryEvent], now_ms: int) -> None:
