@@ -61,9 +61,10 @@ def test_what_a_worker_did_is_known_by_its_id(url: str, capsys: pytest.CaptureFi
     assert (record["state"], record["run_ms"], record["worker"]) == ("done", mail.ran_ms, mail.worker)
     assert run(["job", "show", mail.id, "--url", url, "-o", "table"]) == 0
     assert "mail in queue post is done" in capsys.readouterr().out
-    assert run(["queue", "list", "--url", url, "-o", "jsonl"]) == 0
-    rows = {row["queue"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert (rows["crm"]["done_1h"], rows["crm"]["done"], rows["post"]["done_1h"]) == (300, 0, 1)
+    assert run(["queue", "list", "--url", url, "-o", "tsv"]) == 0
+    names, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    rows = {row["queue"]: row for row in [dict(zip(names, line, strict=True)) for line in lines]}
+    assert (rows["crm"]["done_1h"], rows["crm"]["done"], rows["post"]["done_1h"]) == ("300", "0", "1")
     app.store.close()
 
 

@@ -71,7 +71,8 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     holds = reasons.of_queues(by_queue)
     shown_ms = reasons.now_ms
     rows = [
-        _row(name, counts, name in paused, holds[name], shown_ms, full) | {"done_1h": done.get(name, 0)}
+        _row(name, counts, name in paused, holds[name], shown_ms, full)
+        | ({} if full else {"done_1h": done.get(name, 0)})  # the shape of a queue in JSON is that of all pages
         for name, counts in sorted(by_queue.items())
     ]
     rare = {name for name in ("done", "held") if out.is_table and not any(row[name] for row in rows)}
