@@ -63,6 +63,8 @@ class App(ReadModel):
     writes). Bodies, results, checkpoints and the texts of faults are then encrypted before the store gets them.
 
     `release`: the release of your program, such as "2.4.1". Faults record it, and failure groups can be resolved in it.
+    `known_for`: how long `redrive job show` says of a done message when, where and how long it ran, though it is
+    deleted: about 20 bytes a message, 60 MiB an hour at most (0: not at all; 24h at most; never on SQS).
     """
 
     tasks: dict[str, Task[Any, Any]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, ParamSpec, TypeVar, overload
 
 import msgspec
 from msgspec.structs import asdict
@@ -48,6 +48,8 @@ class EnqueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str | None = None
     keep_ms: int | None = None
     tx: Any = None
+    waiting: bool = False
+    replace: bool = False
 
 
 class Bound(Generic[P, R]):
@@ -94,6 +96,8 @@ class Bound(Generic[P, R]):
             causation_id=parent.message_id if parent else None,
             producer=task.app.producer,
             traceparent=o.traceparent,
+            waiting=o.waiting,
+            replace=o.replace,
         )
 
     @overload
@@ -227,11 +231,15 @@ class Task(TaskSpec, Bound[P, R]):
         traceparent: str | None = None,
         keep_result: Duration | None = None,
         tx: Any = None,
+        unique: Literal["waiting"] | None = None,
+        replace: bool = False,
     ) -> Bound[P, R]:
         """Return this task with options for the messages that are enqueued through it.
 
         `delay` or `at`: when it may run first. `key`: unique per task until the message is done, cancelled or
-        discarded, and at least `for_` long. `priority` 0 (first) to 3. `deadline`: past it the message dies unrun.
+        discarded, and at least `for_` long. `unique="waiting"`: the key is held only while the message waits, so that
+        one more can wait while it runs. `replace=True`: so, too, and what waits gets the new arguments and time (the
+        latest wins). `priority` 0 (first) to 3. `deadline`: past it the message dies unrun.
         `labels`, such as {"customer": "7"}, are found by selectors (`label:customer=7`).
         `traceparent`: the sender's context as W3C Trace Context writes it, kept through retries and redrives (default:
         that of the current span, where the app is instrumented). `keep_result`: how long a done message is kept with
@@ -244,6 +252,12 @@ class Task(TaskSpec, Bound[P, R]):
             raise ConfigError("give delay= or at=, not both")
         if for_ is not None and key is None:
             raise ConfigError("for_= says how long key= is held; give key= too")
+        if unique not in (None, "waiting"):
+            raise ConfigError(f"unique={unique!r}: expected 'waiting' (None: held until the message is done)")
+        if (replace or unique) and (key is None or for_ is not None):
+            raise ConfigError("replace= and unique= go with key=, and without for_=: the key is held while it waits")
+        if replace and group is not None:
+            raise ConfigError("replace= goes without group=, in which each message keeps its place in the order")
         if headers is not None and not are_texts(headers):
             raise ConfigError(f"headers={headers!r}: expected names and values as text")
         options = EnqueueOptions(
@@ -260,6 +274,8 @@ class Task(TaskSpec, Bound[P, R]):
             traceparent=as_traceparent(traceparent),
             keep_ms=None if keep_result is None else milliseconds(keep_result, "keep_result"),
             tx=tx,
+            waiting=unique is not None,
+            replace=replace,
         )
         return Bound(self, options)
 
@@ -331,7 +347,7 @@ async def aput(registry: Registry, drafts: Sequence[Draft], tx: Any = None) -> l
 
 
 def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[PutResult]) -> list[Ref[Any]]:
-    return [Ref(p.id, d.task, d.queue, p.duplicate, registry) for d, p in zip(drafts, puts, strict=True)]
+    return [Ref(p.id, d.task, d.queue, p.duplicate, registry, p.replaced) for d, p in zip(drafts, puts, strict=True)]
 
 
 class PutBatch:

@@ -19,13 +19,14 @@ R = TypeVar("R", covariant=True)
 
 class Ref(msgspec.Struct, Generic[R], frozen=True):
     """A ref to an enqueued message; R is the type of its handler's return value. `duplicate`: an earlier message has
-    the key, and the ref is to that message."""
+    the key, and the ref is to that message; `replaced`: it waited, and has the new arguments now."""
 
     id: str
     task: str
     queue: str
     duplicate: bool
     _app: Registry
+    replaced: bool = False
 
     @property
     def state(self) -> str:

@@ -17,10 +17,10 @@ from msgspec.structs import astuple, replace
 
 from .codec.routing import Route, RouteTarget, check_route
 from .config.resolve import settings
-from .duration import Duration, seconds
+from .duration import Duration, milliseconds, seconds
 from .errors import ConfigError
 from .events import Events, Observer
-from .history import Flusher, Recorder
+from .history import KNOWN_MAX_MS, Flusher, Recorder
 from .message import Counts, Draft, GroupOrder, Job, OnDead, PutResult, Swap
 from .policy.retention import Retention
 from .redact import redact
@@ -142,6 +142,7 @@ class Registry:
         recycle_memory: str | int | None = None,
         encrypt: Encrypt | None = None,
         release: str = "",
+        known_for: Duration = "1h",
     ) -> None:
         if url is not None and not isinstance(url, str):
             raise ConfigError(f"url={redact(repr(url))}: expected the store's URL as text, such as 'sqlite:///work.db'")
@@ -164,6 +165,11 @@ class Registry:
         self.recycle_memory = None if recycle_memory is None else as_size(recycle_memory, "recycle_memory")
         self.park_for_s = None if park_for is None else seconds(park_for, "park_for")
         self.blobs = blobs
+        self._known_ms = milliseconds(known_for, "known_for") if known_for else 0
+        if self._known_ms > KNOWN_MAX_MS:
+            raise ConfigError(
+                f"known_for={known_for!r}: expected 24h at most; keep_result= and keep_done_for= keep longer"
+            )
         self._box = None if encrypt is None else _box(encrypt)
         self._store = None if store is None else self._wrap(store)
         self._unapplied: set[str] = set()  # queues whose declared settings are not written to the store yet
@@ -184,7 +190,9 @@ class Registry:
         current, store = self._flusher, self.store
         if current is UNSET or (current is not None and current.store is not store):  # tests give an app another store
             kept = settings().telemetry and store.traits.cells and not store.traits.read_only
-            current = self._flusher = Flusher(Recorder(self.tasks, self.queues), store) if kept else None
+            current = self._flusher = (
+                Flusher(Recorder(self.tasks, self.queues), store, self._known_ms) if kept else None
+            )
         return current
 
     def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), tx: Any = None) -> list[PutResult]:

@@ -39,6 +39,8 @@ class ModestStore(MemoryStore):
         atomic_moves=False,
         counts_crashes=False,
         unique=False,
+        takes_over=False,
+        replaces=False,
         exact_counts=False,
         batches=False,
     )

@@ -67,6 +67,8 @@ class QueueLikeStore(Store):
         fenced=False,
         atomic_moves=False,
         unique=False,
+        takes_over=False,
+        replaces=False,
         exact_counts=False,
         finds=False,
         cancels=False,

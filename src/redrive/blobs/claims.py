@@ -165,6 +165,11 @@ class ClaimCheck(StoreWrapper):
             return draft
         from hashlib import sha256
 
+        if draft.replace:
+            raise EnqueueError(
+                f"a message of task {draft.task!r} with replace=True has {len(draft.body)} bytes, and a body over "
+                f"{self._threshold} bytes goes to a blob, which belongs to one message; enqueue what names the data"
+            )
         key, id = self._key_for(draft)
         bodies[key] = draft.body
         reference = Reference(key, len(draft.body), sha256(draft.body).hexdigest(), draft.content)

@@ -12,10 +12,11 @@ import click
 from msgspec.structs import asdict
 
 from ..blobs import whole_body
+from ..history import DoneRecord, read_done
 from ..message import ABSENT, Cancel, Filter, Lane, Message
 from ..present.commands import completed, onward, typed
 from ..present.failure import DONE, FAILED, PARTIAL, Failure
-from ..present.formats import timestamp
+from ..present.formats import milliseconds, seconds, timestamp
 from ..present.holds import hold_record, holds_text
 from ..present.messages import body_json, message_row, running_record
 from ..present.story import story
@@ -75,11 +76,27 @@ body_option = click.option("--body", is_flag=True, help="show a body from blob s
 def show(opened: OpenedStore, out: Output, id: str, body: bool, reveal: Reveal) -> None:
     """Show a message: its error, why it waits or died, its body, its life, and the next commands.
 
-    Secrets are hidden, unless --reveal is given. -v shows all fields and faults.
+    Of a message that was done within the last hour it says when, where and for how long. Secrets are hidden, unless
+    --reveal is given. -v shows all fields and faults.
     """
+    id = message_id(opened, id)
+    if opened.store.find([id])[0] is None and (done := read_done(opened.store, [id]).get(id)) is not None:
+        _write_done(out, done, opened.store.now_ms() - done.at_ms)
+        return
     message = message_of(opened, id)
     reveal.of(opened, out, ids=[message.id])
     write_message(opened, out, message, body=body)
+
+
+def _write_done(out: Output, done: DoneRecord, age_ms: int) -> None:
+    """Write what is known of a message that was done `age_ms` ago and deleted."""
+    record: dict[str, Any] = {"id": done.id, "task": done.task, "queue": done.queue, "state": "done"}
+    record |= {"done_at": timestamp(done.at_ms), "run_ms": done.ran_ms, "worker": done.worker}
+    text = (
+        f"{done.id}: {done.task} in queue {done.queue} is done, {seconds(age_ms / 1000)} ago ({record['done_at']}); "
+        f"it ran {milliseconds(done.ran_ms)} in worker {done.worker}, and is deleted"
+    )
+    out.record(record, id="id", table=lambda: [text])
 
 
 def message_of(opened: OpenedStore, id: str) -> Message:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from ..errors import near_miss
+from ..history import done_by_queue
 from ..message import Counts, Filter
 from ..present.commands import onward, program
 from ..present.failure import DONE, FAILED, Failure
 from ..present.formats import seconds
 from ..present.holds import hold_record
-from ..present.queues import LANES, lanes_shown, queue_record
+from ..present.queues import LANES, queue_record
 from ..triage.select.terms import as_node
 from .opening import OpenedStore, at_store, note_unknown_queues
 from .selecting import confirmed, here, signature, stated
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     Column("queue", shrinks=True),
-    *(Column(lane) for lane in LANES),
+    *(Column(lane) for lane in LANES[:-1]),
+    Column("done_1h", "done 1h"),
+    Column("done", "kept"),
     Column("oldest_age_s", "oldest", seconds),
     Column("paused"),
     Column("held", shrinks=True),
@@ -50,6 +53,8 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     long the first message that has not begun has been due. On SQS a retry that waits hidden counts as leased, and the
     age of the oldest message is unknown.
 
+    `done 1h` counts what was done within the last hour, `kept` the done messages that are kept (keep_result=).
+
     `held` says what keeps waiting messages from running, of the first 200: a pause, a breaker, a rate, no worker, …
     """
     from ..presence import with_claimed
@@ -61,17 +66,19 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     # An SQS FIFO queue has two names, with the suffix and without: list it under the declared one.
     by_queue |= {name: opened.store.counts(name) for name in declared if name.endswith(".fifo")}
     by_queue |= opened.store.counts_by_queue()
+    done = done_by_queue(opened.store)
+    by_queue = {name: Counts() for name, count in done.items() if count} | by_queue
     reasons, full = Reasons(opened.store, opened.app), out.form in ("json", "jsonl")
     by_queue = with_claimed(by_queue, reasons.workers)
     holds = reasons.of_queues(by_queue)
     shown_ms = reasons.now_ms
     rows = [
-        _row(name, counts, name in paused, holds[name], shown_ms, full) for name, counts in sorted(by_queue.items())
+        _row(name, counts, name in paused, holds[name], shown_ms, full)
+        | ({} if full else {"done_1h": done.get(name, 0)})  # the shape of a queue in JSON is that of all pages
+        for name, counts in sorted(by_queue.items())
     ]
-    shown = _COLUMNS
-    if out.is_table:
-        absent = {*LANES, "held"} - {*lanes_shown(rows), *(["held"] if any(row["held"] for row in rows) else [])}
-        shown = tuple(column for column in _COLUMNS if column.name not in absent)
+    rare = {name for name in ("parked", "done", "held") if out.is_table and not any(row[name] for row in rows)}
+    shown = tuple(column for column in _COLUMNS if column.name not in rare)
     count = out.rows(rows, shown, id="queue", limit=limit)
     if not count:
         note(f"no queues: nothing was ever enqueued in {opened.url}")

@@ -76,7 +76,7 @@ class Sealed(StoreWrapper):
     def _seal(self, drafts: Sequence[Draft]) -> list[Draft]:
         box, now_ms, most = self.box, self.inner.now_ms, self.traits.body_bytes_max
         for draft in drafts:
-            if len(draft.body) > most:
+            if len(draft.body) > most or draft.replace:
                 admit([draft], self.traits)
         return [sealed_draft(box, draft, now_ms) for draft in drafts]
 
@@ -148,10 +148,11 @@ def _message_of(receipt: Receipt) -> tuple[str, str]:
 
 
 def _smaller(traits: Traits) -> Traits:
-    """Return the traits with limits that are lower by the size of an envelope."""
+    """Return the traits with limits that are lower by the size of an envelope, and without `replaces`."""
     kept = traits.kept_bytes_max
     kept_max = None if kept is None else kept - OVERHEAD
-    return replace(traits, body_bytes_max=traits.body_bytes_max - OVERHEAD, kept_bytes_max=kept_max)
+    most = traits.body_bytes_max - OVERHEAD
+    return replace(traits, body_bytes_max=most, kept_bytes_max=kept_max, replaces=False)  # each is bound to its message
 
 
 def sealed_by(store: Store, box: Box) -> Store:

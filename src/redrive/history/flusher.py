@@ -16,6 +16,7 @@ from ..chance import uniform
 from ..errors import StoreError
 from ..message import Draft, PutResult, Swap
 from ..store import Store
+from .done import DoneWriter
 from .recorder import Recorder, SeriesName
 from .writer import CELLS_AT_ONCE, HistoryWriter
 
@@ -27,11 +28,13 @@ _IDLE_S = 1.0  # seconds for which the thread waits for more work before it ends
 
 
 class Flusher:
-    """Writes the counts of `recorder` to the store, at most EVERY_S seconds after they were counted."""
+    """Writes the counts of `recorder` to the store, at most EVERY_S seconds after they were counted. `done` writes
+    which messages were done, for `known_ms`; None if that is 0, or the store has no messages of its own."""
 
-    def __init__(self, recorder: Recorder, store: Store) -> None:
+    def __init__(self, recorder: Recorder, store: Store, known_ms: int = 0) -> None:
         self.recorder, self.store = recorder, store
         self.writer = HistoryWriter(store)
+        self.done = DoneWriter(store, recorder.lock, known_ms) if known_ms and store.traits.finds else None
         self._writing = threading.Lock()
         self._open: dict[
             str, tuple[float, Mapping[SeriesName, int]]
@@ -95,6 +98,8 @@ class Flusher:
         with self._writing:
             self._record_commits()
             self.writer.write(self.recorder.take())
+            if self.done is not None:
+                self.done.write()
 
     def finish(self, within_s: float = LAST_S) -> None:
         """Write all counts that wait, and give the store `within_s` seconds at most for that."""

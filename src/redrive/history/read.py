@@ -88,17 +88,17 @@ def counts_of(
     """Yield (start of the slot, key, count) for the slots that began since `since_ms`: hourly slots if the step is
     whole hours, else the finest ones that are kept. Raises StoreError."""
     if step_ms % HOUR_MS == 0:
-        yield from _read(store, names, HOURS, since_ms, now_ms + 1)
+        yield from read_slots(store, names, HOURS, since_ms, now_ms + 1)
         return
-    yield from _read(store, names, MINUTES, since_ms, now_ms + 1)
+    yield from read_slots(store, names, MINUTES, since_ms, now_ms + 1)
     fine_ms = max(since_ms, now_ms - now_ms % HOUR_MS - FIVES.kept_ms)
-    yield from _read(store, names, FIVES, fine_ms, now_ms + 1)
-    for at_ms, key, count in _read(store, names, HOURS, since_ms, fine_ms):
+    yield from read_slots(store, names, FIVES, fine_ms, now_ms + 1)
+    for at_ms, key, count in read_slots(store, names, HOURS, since_ms, fine_ms):
         if is_histogram(key):
             yield at_ms, key, count
 
 
-def _read(
+def read_slots(
     store: Store, names: Sequence[SeriesName], kind: ChunkKind, from_ms: int, before_ms: int
 ) -> Iterator[tuple[int, str, int]]:
     """Yield the counts in chunks of one kind, for slots that began from `from_ms` on and before `before_ms`."""

@@ -71,14 +71,18 @@ class Draft(Struct, frozen=True, kw_only=True):
     producer: str | None = None
     traceparent: str | None = None
     batch: str | None = None  # id of the batch that waits for the message
+    waiting: bool = False  # the key is taken over from a message that does not wait: one that runs, died or is done
+    replace: bool = False  # as `waiting`, and a message that waits with the key gets the content of this draft
 
 
 class PutResult(Struct, frozen=True):
-    """The id and state of the message that was put; with `duplicate`, of an earlier message with the draft's key."""
+    """The id and state of the message that was put; with `duplicate`, of an earlier message with the draft's key. With
+    `replaced` that message waited, and has the content of the draft now."""
 
     id: str
     duplicate: bool = False
     state: str = "ready"
+    replaced: bool = False
 
 
 class Deferral(Struct, frozen=True):

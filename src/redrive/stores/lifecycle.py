@@ -29,6 +29,8 @@ from ..message import (
     RetryAt,
 )
 
+WAITING = ("ready", "scheduled")  # the states of a message that waits, as `PutResult` names them
+
 
 def later(now_ms: int, delay_ms: int) -> int:
     """When a delay ends, in ms. Adds 1 ms, as the current one has partly passed and no message may be early."""
@@ -58,6 +60,20 @@ def enqueued(draft: Draft, id: str, now_ms: int) -> Message:
         keep_ms=draft.keep_ms,
         batch=draft.batch,
     )
+
+
+def may_replace(message: Message, draft: Draft) -> bool:
+    """Return True if a draft may give a message that waits its content. One that a group, a batch or a redrive run
+    follows, and one of another queue, stays as it is."""
+    followed = message.group is not None or message.batch is not None or message.redrives > 0
+    return not followed and message.queue == draft.queue
+
+
+def replaced(message: Message, draft: Draft, now_ms: int) -> Message:
+    """The waiting message with the content of a draft, as if it had never run. It keeps its id, the time of its first
+    enqueue, and its fence."""
+    fresh = enqueued(draft, message.id, now_ms)
+    return replace(fresh, enqueued_ms=message.enqueued_ms, fence=message.fence)
 
 
 def leased(message: Message, ask: ClaimRequest, alone: bool, now_ms: int) -> Message:

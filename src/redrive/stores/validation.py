@@ -93,12 +93,40 @@ def admit(drafts: Iterable[Draft], traits: Traits, *, bounded: bool = True) -> N
                 f"key={draft.key[:100]!r}; enqueue it without one, and let the task be idempotent: a duplicate is then "
                 "delivered, and has no effect"
             )
+        if draft.waiting or draft.replace:
+            _admit_taking(draft, traits)
         if draft.batch is not None and not traits.batches:
             raise Unsupported(
                 f"a message of task {draft.task!r} is refused: store {traits.name} keeps no counts of batches, and it "
                 f"is a member of batch {draft.batch[:100]!r}; put batches into a store on SQLite, PostgreSQL or Redis, "
                 "or on SQS with cells="
             )
+
+
+def _admit_taking(draft: Draft, traits: Traits) -> None:
+    """Raise Unsupported or EnqueueError for a draft that may not take its key over, or replace what waits with it."""
+    what = "replace=True" if draft.replace else "unique='waiting'"
+    if not traits.takes_over:
+        raise Unsupported(
+            f"a message of task {draft.task!r} is refused: store {traits.name} cannot tell whether a message still "
+            f"waits, and it has {what}; enqueue it with key= alone, or into a store on SQLite, PostgreSQL or Redis"
+        )
+    if draft.replace and not traits.replaces:
+        raise Unsupported(
+            f"a message of task {draft.task!r} is refused: what is encrypted is bound to its message, so it has no "
+            f"{what}; use unique='waiting', and let the handler read what is the latest"
+        )
+    why = None
+    if draft.key is None:
+        why = "needs a key"
+    elif draft.key_for_ms:
+        why = "holds its key while it waits, and no longer: it has no for_="
+    elif draft.replace and draft.group is not None:
+        why = "has no group=, in which each message keeps its place in the order; unique='waiting' has one"
+    elif draft.replace and draft.batch is not None:
+        why = "is no member of a batch, which waits for each of its members"
+    if why is not None:
+        raise EnqueueError(f"a message of task {draft.task!r} with {what} {why}; nothing was written")
 
 
 def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -> Sequence[Handle]:

@@ -37,7 +37,7 @@ class Reporter:
     def __init__(self, events: Events, store: Store, worker: str, flusher: Flusher | None = None) -> None:
         self._events, self._store, self.worker = events, store, worker
         self.observers = events.observers
-        self.history = None if flusher is None else Counted(flusher)
+        self.history = None if flusher is None else Counted(flusher, worker)
 
     def notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         """Report a notice about the worker."""

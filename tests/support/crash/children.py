@@ -36,6 +36,8 @@ PROGRAMS = {
     "member": "members",
     "filler": "members",
     "planner": "members",
+    "indexer": "latest",
+    "editor": "latest",
 }  # the module of each role
 
 

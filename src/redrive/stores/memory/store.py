@@ -71,7 +71,16 @@ class MemoryStore(Store):
     `clock_ms` replaces this machine's wall clock.
     """
 
-    traits = Traits(name="memory", durable=False, one_machine=True, shared=False, batches=True, hastens=True)
+    traits = Traits(
+        name="memory",
+        durable=False,
+        one_machine=True,
+        shared=False,
+        batches=True,
+        hastens=True,
+        takes_over=True,
+        replaces=True,
+    )  # fmt: skip
     state_dir: Path | None = None
 
     def __init__(self, clock_ms: Callable[[], int] | None = None) -> None:

@@ -39,6 +39,7 @@ from ...message import (
 )
 from .. import lifecycle, validation
 from ..groups import PLACE, WOKEN_MIN, GroupLine, settled
+from ..lifecycle import WAITING
 from ..retry_share import chosen
 from .rows import StoredMessage
 from .tables import Tables, state_of_put
@@ -51,6 +52,8 @@ def put(tables: Tables, draft: Draft, now: int) -> PutResult:
     id = draft.id or new_id(now)
     if draft.key is not None:
         held = tables.key_holder(draft.task, draft.key, now)
+        if held is not None and (draft.waiting or draft.replace):
+            held = _taken_over(tables, draft, held, now)
         if held is not None:
             if draft.batch is not None:
                 tables.count(draft.batch, None, "duplicate")
@@ -61,6 +64,21 @@ def put(tables: Tables, draft: Draft, now: int) -> PutResult:
     message = lifecycle.enqueued(draft, id, now)
     tables.add(message, now)
     return PutResult(id, False, state_of_put(message, now))
+
+
+def _taken_over(tables: Tables, draft: Draft, held: PutResult, now: int) -> PutResult | None:
+    """Return the result of a put that takes its key over from a message that does not wait: None if it does."""
+    if held.state not in WAITING:
+        return None
+    if not draft.replace:
+        return held
+    seq = tables.seqs[held.id]
+    message = tables.kept[seq].message
+    if not lifecycle.may_replace(message, draft):
+        return None
+    message = lifecycle.replaced(message, draft, now)
+    tables.write(seq, StoredMessage(message))
+    return PutResult(message.id, True, message.state_at(now), True)
 
 
 def claim(tables: Tables, ask: ClaimRequest, deliveries: list[Delivery], now: int) -> bool:

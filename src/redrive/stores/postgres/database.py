@@ -34,7 +34,9 @@ NAMES_MAX = 2500  # an index row has at most 2,704 bytes: the rest is for number
 class PostgresDatabase(Store):
     """The parts that all of the PostgreSQL store shares: session, statements, listener and floors."""
 
-    traits = Traits(name="postgres", names_bytes_max=NAMES_MAX, batches=True, hastens=True)
+    traits = Traits(
+        name="postgres", names_bytes_max=NAMES_MAX, batches=True, hastens=True, takes_over=True, replaces=True
+    )
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
         self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises

@@ -203,6 +203,23 @@ from unnest($1::text[], $2::text[]) with ordinality r(task, key, n)
 join {s}.unique_key k on k.task = r.task and k.key = r.key
 left join {s}.message m on m.id = k.id and m.task = k.task and m.key = k.key
 
+-- name: lock_waiting
+-- $1 ids in order: those of them that wait, and the queue of each that may be replaced. One that another transaction has is left to it.
+select id::text, case when grp is null and batch is null and coalesce(redrives, 0) = 0 then queue end
+from {s}.message where id = any($1::uuid[]) and lane = 'ready' order by id for no key update skip locked
+
+-- name: replace_waiting
+-- $1 to $13 as `put`, $14 now: these start over with what was put, under their ids and their numbers
+update {s}.message m set priority = r.priority, due_ms = coalesce(r.due_ms, {now[14]} + r.delay_ms), life_ms = {now[14]},
+  deadline_ms = r.deadline_ms, version = r.version, producer = r.producer, meta = r.meta, body = r.body, attempt = 0, crashes = null,
+  crashes_alone = null, suspect = null, held_ms = null, attempts_allowed = null, worker = null, faults = null, progress = null,
+  deferral = null, before = null
+from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
+  $10::text[], $11::text[], $12::text[], $13::bytea[])
+  r(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)
+where m.id = r.id
+returning m.id::text, case when m.due_ms > {now[14]} then 'scheduled' else 'ready' end
+
 -- name: hold_keys
 -- $1 tasks, $2 keys, $3 ids, $4 for how long at least, $5 now
 update {s}.unique_key k set id = r.id, until_ms = case when r.for_ms > 0 then {now[5]} + r.for_ms else 0 end

@@ -23,6 +23,7 @@ from ...message import (
 )
 from . import batches
 from .cells import SettlementCells, swap_values
+from .latest import take_over, taken_again
 from .notifications import Wakes
 from .rows import (
     GROUPED_MEMBER,
@@ -57,6 +58,8 @@ def insert_all(
         raise EnqueueError("two of these messages have the same id; nothing was written")
     held: dict[int, PutResult] = {}
     if any(draft.key is not None for draft in drafts):
+        if (at := taken_again(drafts)) is not None:
+            return [*insert_all(st, c, drafts[:at], given[:at], now), *insert_all(st, c, drafts[at:], given[at:], now)]
         held = holders(st, c, drafts, given, now)
     members = [(draft.batch, n) for n, draft in enumerate(drafts) if draft.batch is not None]
     new = [n for n in range(len(drafts)) if n not in held] if held else range(len(drafts))
@@ -128,6 +131,8 @@ def holders(
             free.append(n)
         else:
             held[n] = PutResult(id, True, _state(lane, due, reason, server_ms))
+    if take and (over := [n for n in held if drafts[n].waiting or drafts[n].replace]):
+        free += take_over(st, c, drafts, held, over, now)
     if free and take:
         whose = [texts([drafts[n].task for n in free]), texts([str(drafts[n].key) for n in free])]
         st.do(c, "hold_keys", *whose, ids([given[n] for n in free]), numbers([drafts[n].key_for_ms for n in free]), now)

@@ -45,6 +45,8 @@ def draft_rows(
         if draft.due_ms is not None or draft.key is not None or draft.id is not None or draft.group is not None:
             key = None if draft.key is None else f"{draft.task}\0{draft.key}"
             row += [draft.due_ms, key, draft.key_for_ms, draft.id is not None, draft.group]
+            if draft.waiting or draft.replace:
+                row.append(draft.replace)
         rows.append(row)
     return rows
 

@@ -73,7 +73,8 @@ class RedisStore(RedisQueries, RedisAdmin):
         puts = [PutResult(id, False, _state(draft, now)) for draft, id in zip(drafts, ids, strict=True)]
         for n in range(0, len(duplicates), 3):
             at, held, word = duplicates[n : n + 3]
-            puts[at - 1] = PutResult(id_text(held.hex()), True, word.decode())
+            state = word.decode()
+            puts[at - 1] = PutResult(id_text(held.hex()), True, state.lstrip("+"), state.startswith("+"))
         return puts
 
     # -- settling and claiming

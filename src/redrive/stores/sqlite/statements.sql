@@ -137,6 +137,13 @@ insert into message(id, task, queue, priority, due_ms, enqueued_ms, life_ms, dea
   wake_ms, parked_ms)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, nullif(?, ''), nullif(?, ''), ?, ?, ?, ?)
 
+-- name: replace_waiting
+-- As `put`, for one that waits with the key: it starts over with what was put, under its id and its place in the order.
+update message set priority = ?4, due_ms = ?5, life_ms = ?7, deadline_ms = ?8, version = ?9, producer = ?12, meta = nullif(?13, ''),
+  body = ?15, attempt = 0, crashes = 0, crashes_alone = 0, suspect = 0, held_ms = 0, attempts_allowed = null, worker = null, faults = null,
+  progress = null, deferral = null, before = null, before_progress = null, before_result = null
+where id = ?1 and task = ?2 and queue = ?3 and key = ?10 and lane = 'ready' and grp is null and batch is null and redrives = 0
+
 -- name: key_holder
 select k.id, k.until_ms, m.lane, m.due_ms, m.reason
 from unique_key k left join message m on m.id = k.id and m.task = k.task and m.key = k.key

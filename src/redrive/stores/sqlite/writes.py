@@ -27,6 +27,7 @@ from ...message import (
     Settled,
     Settlement,
 )
+from ..lifecycle import WAITING, later
 from ..meta import meta_of, text
 from .batches import Move, SqliteBatches
 from .cells import Swaps
@@ -44,13 +45,17 @@ class Writes:
         self._sql, self._groups, self._batches = statements, groups, batches
 
     def insert(self, c: sqlite3.Connection, drafts: Sequence[Draft], now: int) -> list[PutResult]:
-        puts, rows, groups = [], [], []
+        puts, groups = [], []
+        rows: list[tuple[Any, ...]] = []
         members: list[Move] = []
         keyed: dict[tuple[str, str], PutResult] = {}  # of earlier drafts of this batch, whose rows are not written yet
+        row_of: dict[str, int] = {}  # by id of such a draft
         for draft in drafts:
             id = draft.id or new_id(now)
             if draft.key is not None:
                 held = keyed.get((draft.task, draft.key)) or self.holder(c, draft.task, draft.key, now)
+                if held is not None and (draft.waiting or draft.replace):
+                    held = self._taken_over(c, draft, held, now, rows, row_of.get(held.id))
                 if held is not None:
                     puts.append(held)
                     if draft.batch is not None:
@@ -66,6 +71,7 @@ class Writes:
                 keyed[draft.task, draft.key] = PutResult(
                     id, True, puts[-1].state if draft.group is None else "scheduled"
                 )
+                row_of[id] = len(rows) - 1
             groups.append(draft.group)
             if draft.batch is not None:
                 members.append((draft.batch, None, "open"))
@@ -79,6 +85,32 @@ class Writes:
         if members:
             self._batches.count(c, Counter(members))
         return puts
+
+    def _taken_over(
+        self,
+        c: sqlite3.Connection,
+        draft: Draft,
+        held: PutResult,
+        now: int,
+        rows: list[tuple[Any, ...]],
+        at: int | None,
+    ) -> PutResult | None:
+        """Return the result of a put that takes its key over from a message that does not wait: None if it does.
+        `at`: the holder is in `rows`, which are not written yet."""
+        if held.state not in WAITING:
+            return None
+        if not draft.replace:
+            return held
+        due = later(now, draft.delay_ms) if draft.due_ms is None else draft.due_ms
+        row = insert_row(draft, held.id, due, now)
+        if at is None:
+            if c.execute(self._sql["replace_waiting"], row).rowcount == 0:
+                return None
+        elif rows[at][_QUEUE] != draft.queue or rows[at][_GROUP] or rows[at][_BATCH]:
+            return None
+        else:
+            rows[at] = row
+        return PutResult(held.id, True, "scheduled" if due > now else "ready", True)
 
     def holder(self, c: sqlite3.Connection, task: str, key: str, now: int) -> PutResult | None:
         row = c.execute(self._sql["key_holder"], (task, key)).fetchone()
@@ -231,6 +263,9 @@ def _end(decision: Decision, cancel: int) -> str | None:
 def fences_of(receipts: Sequence[Receipt]) -> dict[int | str, int]:
     """Return the newest fence for each handle: a receipt with an older one is stale and must not hide it."""
     return dict(sorted(receipts, key=itemgetter(1)))
+
+
+_QUEUE, _GROUP, _BATCH = 2, 10, 13  # columns of a row of `insert_row`
 
 
 def insert_row(draft: Draft, id: str, due: int, now: int) -> tuple[Any, ...]:

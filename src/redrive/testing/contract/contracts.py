@@ -18,6 +18,7 @@ from .deferring import CrashRules, DeferRules, SkipRules
 from .grouping import GroupRules, WidthRules
 from .hastening import HastenRules
 from .keeping import KeepRules
+from .latest import LatestRules
 from .leasing import LeaseRules
 from .looking import LookRules
 from .mending import ListRules, ReplaceRules, RestoreRules, TrendRules
@@ -34,6 +35,7 @@ from .wording import WordRules
 class StoreContract(
     PutRules,
     UniqueKeyRules,
+    LatestRules,
     ClaimRules,
     ShareRules,
     LeaseRules,

@@ -223,6 +223,18 @@ def no_keys(store: Store) -> None:
     assert settle(store, delivery, Ack()) is Settled.OK and claim(store) == []
 
 
+def no_taking_over(store: Store) -> None:
+    with pytest.raises(Unsupported):
+        store.put([draft(), draft(key="k", waiting=True)])
+    no_replacing(store)
+
+
+def no_replacing(store: Store) -> None:
+    with pytest.raises(Unsupported):
+        store.put([draft(), draft(key="k", replace=True)])
+    assert claim(store) == []
+
+
 def no_one_commit(store: Store) -> None:
     """Test that a settlement's follow-ups, swaps and end are three steps, and that swaps that do not apply stop it
     before the first."""
@@ -276,6 +288,8 @@ LESS: dict[str, Callable[[Store], None]] = {
     "skips": no_skips,
     "releases": no_releases,
     "unique": no_keys,
+    "takes_over": no_taking_over,
+    "replaces": no_replacing,
     "batches": no_batches,
     "fenced": no_fence,
     "atomic_moves": no_one_commit,

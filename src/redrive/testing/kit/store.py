@@ -49,7 +49,9 @@ class KitStore(MemoryStore):
         """Put drafts at once. `tx` is ignored, as it is a transaction of the program under test."""
         puts = super().put([self._exact(draft) for draft in drafts], swaps=swaps)
         for draft, put in zip(drafts, puts, strict=True):
-            if not put.duplicate:
+            if put.replaced:  # it is noted with what it has now
+                self.noted = [one for one in self.noted if one.id != put.id]
+            if put.replaced or not put.duplicate:
                 self._note(draft, put.id)
         return puts
 

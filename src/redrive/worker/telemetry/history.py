@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ...counters import DEFERRAL_MS, DELIVERIES, FIRST_TRY, RETRY_DELAY_MS, TIME_TO_DONE_MS, band, counts_of
 from ...events import DeliveryEvent
 from ...history import Flusher, MinuteSeries
+from ...history.done import CHUNK
 from ...history.recorder import ATTEMPTS
 from ...history.tally import DEFERRALS, DEFERRALS_MS, LETTERS, OUTCOME
 from ...message import Delivery, Settled
@@ -23,12 +24,13 @@ _RESTS = ("dead", "quarantined")
 class Counted:
     """Counts the deliveries of one worker. The store thread calls it, once for each batch."""
 
-    def __init__(self, flusher: Flusher) -> None:
+    def __init__(self, flusher: Flusher, worker: str) -> None:
         self._flusher, self._recorder = flusher, flusher.recorder
+        self._log = None if flusher.done is None else flusher.done.log(worker)
 
     def settled(self, outcomes: Sequence[Outcome], events: Sequence[DeliveryEvent | None], now_ms: int) -> None:
         """Count settled deliveries, given the event of each. It may be None for a plain outcome."""
-        recorder, clock_ms = self._recorder, now_ms - time.monotonic() * 1000
+        recorder, log, clock_ms = self._recorder, self._log, now_ms - time.monotonic() * 1000
         queue = task = None
         crashed = False
         with recorder.lock:
@@ -41,10 +43,16 @@ class Counted:
                     series = recorder.of(queue, task)
                     done, judges = series.done, series.judges
                     run, wait, first = series.run.append, series.wait.append, series.first.append
+                    if log is not None:
+                        log.begun.append((len(log.ids), now_ms, (queue, task)))
+                        note_id, note_ran = log.ids.append, log.ran.append
                 due_ms = delivery.due_ms or message.life_ms
                 if started_s:
                     run((o.run_s or 0.0) * 1000)
                     wait(clock_ms + started_s * 1000 - due_ms)
+                if log is not None and (event is None or event.outcome == "done"):
+                    note_id(message.id)
+                    note_ran((o.run_s or 0.0) * 1000)
                 if event is not None and not (o.plain and event.outcome == "done"):
                     if (drafts := o.settlement.follow_ups) and event.outcome not in _NOTHING_WRITTEN:
                         recorder.add_enqueued(Counter((draft.queue, draft.task) for draft in drafts))
@@ -61,6 +69,8 @@ class Counted:
                 if judges:
                     series.judge(took_ms)
             recorder.bound()
+            if log is not None and len(log.ids) >= CHUNK:
+                log.close()
         self._written(crashed)
 
     def count_unsettled(self, fates: Sequence[DeliveryEvent], now_ms: int) -> None:
@@ -81,6 +91,8 @@ class Counted:
 
     def finish(self) -> None:
         """Write the counts at the end of the worker, if the store answers in time."""
+        if self._log is not None:
+            self._log.closed = True
         self._flusher.finish()
 
     def _count(self, series: MinuteSeries, delivery: Delivery | None, fate: DeliveryEvent) -> bool:

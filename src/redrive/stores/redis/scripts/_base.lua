@@ -9,7 +9,7 @@ if not now then
   now = time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- What one hash each holds by id: what was put and never changes; the state, once it is not that of a fresh message;
+-- What one hash each holds by id: what was put; the state, once it is not that of a fresh message;
 -- faults; a checkpoint; a result. By queue: its settings. And the set of groups with more to admit than one script may.
 local MESSAGES, STATES, FAULTS, PROGRESS, RESULTS = root .. 'm', root .. 's', root .. 'f', root .. 'p', root .. 'r'
 local SETTINGS, unfinished = root .. 'set', root .. 'ga'

@@ -37,13 +37,13 @@ local function word_of(record)
   return state.cold.r == 'cancelled' and 'cancelled' or WORDS[state.lane]
 end
 
--- Who holds this key: id and the word for its state, or nil.
+-- Who holds this key: id and the word for its state, or nil. If it waits, its record too, with its marks.
 function holder(name)
   local held = holder_of(name)
   if not held then return end
   local id, until_ms = sub(held, 1, 16), (struct.unpack('>I8', held, 17))
   if given_up[name] == id then return end
-  local lane, word = nil, 'done'
+  local lane, word, waiting = nil, 'done', nil
   local message = settled_lanes[id] ~= GONE and call('HGET', MESSAGES, id)
   if message then
     local record = sound_of(id, message, call('HGET', STATES, id))
@@ -52,10 +52,14 @@ function holder(name)
     if record.rare.k and key_name(record.task, record.rare.k) == name then
       lane = settled_lanes[id] or record.state.lane
       word = word_of(record)
+      if lane == READY then
+        waiting = record
+        record.marks, record.moves = byte(message, 20), settled_lanes[id] ~= nil
+      end
     end
   end
   if (lane == nil or lane == DONE) and until_ms <= now then return end
-  return id, word
+  return id, word, waiting
 end
 end
 
@@ -65,9 +69,27 @@ local function due_of(delay, due)
 end
 
 -- The fields of a draft, of which those from `due` on are there only where it has one of them: index into `zones`, delay,
--- tail, due, key, how long to hold that, own, group. No table by names: this is for every message.
-local function fields_of(draft) return unpack(draft, 1, 8) end
+-- tail, due, key, how long to hold that, own, group, and `taking`: nil, or whether it replaces what waits with its key (else
+-- it takes the key over from what does not wait). No table by names: this is for every message.
+local function fields_of(draft) return unpack(draft, 1, 9) end
 local KEY_AT, KEY_FOR_AT = 5, 6
+
+-- What to write where this draft replaces one that waits: a record, or one that this script is to write, {id, draft, zone}.
+-- Nil where it does not: others follow it, or it is settled just now.
+local function entry_for(waiting, draft, zone)
+  local group, batch, queue
+  if waiting.state then
+    if waiting.moves or waiting.state.redrives > 0 then return end
+    group, batch, queue = waiting.rare.g, waiting.rare.b, waiting.queue
+  else
+    group, batch, queue = waiting[2][8], waiting[3][3], waiting[3][2]
+  end
+  if group or batch or queue ~= zone[2] then return end
+  if waiting.state then return {waiting.id, draft, zone, waiting} end
+  draft[7] = waiting[2][7]
+  waiting[2], waiting[3] = draft, zone
+  return waiting
+end
 
 -- Those to be written, by position {id, word} for those whose key is held, and whether this put was made before and its
 -- answer lost. Or nil and the id that is stored already. `again`: it may have been made before. Then an id that the store
@@ -78,13 +100,24 @@ local function plan_puts(drafts, zones, ids, again)
   for i = 1, #drafts do wanted[i] = sub(ids, 16 * i - 15, 16 * i) end
   local stored = each('HMGET', MESSAGES, wanted)
   for i, draft in ipairs(drafts) do
-    local zone, delay, _, due, key, _, own, group = fields_of(draft)
-    local id, held, word = wanted[i], nil, nil
+    local zone, delay, _, due, key, _, own, group, taking = fields_of(draft)
+    local id, held, word, waiting = wanted[i], nil, nil, nil
     if key then
       if taken[key] then
-        held, word = unpack(taken[key])
+        held, word, waiting = unpack(taken[key], 1, 3)
       else
-        held, word = holder(key)
+        held, word, waiting = holder(key)
+      end
+      if held and taking ~= nil and held ~= id then
+        local entry = waiting and taking and entry_for(waiting, draft, zones[zone + 1])
+        if entry then
+          if entry ~= waiting then list[#list + 1] = entry end
+          word = due_of(delay, due) > now and 'scheduled' or 'ready'
+          taken[key] = {held, word, entry}
+          word = '+' .. word
+        elseif taking or not waiting then
+          held = nil
+        end
       end
     end
     local already = stored[i] and settled_lanes[id] ~= GONE
@@ -103,7 +136,7 @@ local function plan_puts(drafts, zones, ids, again)
       missing = missing or not own or not key
       if key then
         -- One of a group is parked until the end of this script.
-        taken[key] = {id, (group or due_of(delay, due) > now) and 'scheduled' or 'ready'}
+        taken[key] = {id, (group or due_of(delay, due) > now) and 'scheduled' or 'ready', list[#list]}
       end
     end
   end
@@ -115,20 +148,30 @@ local function write_puts(list)
   if #list == 0 then return end
   local number, queues, members = next_numbers(#list) - 1, {}, {}
   for i, one in ipairs(list) do
-    local id, draft, zone = unpack(one)
+    local id, draft, zone, waiting = unpack(one, 1, 4)
     local _, delay, tail, fixed, key, key_for, own, group = fields_of(draft)
     local priority, queue, batch = unpack(zone)
     if batch then members[batch] = (members[batch] or 0) + 1 end
-    local due = due_of(delay, fixed)
+    local due, at, first = due_of(delay, fixed), number + i, now
+    if waiting then at, first, own = waiting.number, waiting.enqueued, waiting.marks >= OWN end
     local marks = priority + (key and 4 * KEY or 0) + (group and 4 * GROUP or 0) + (own and OWN or 0)
-    local head = struct.pack('>BBI8BI8B', 0x98, 0xcf, number + i, 0xcf, now, marks)
-    keep_field(MESSAGES, id, head .. (due == now and '\0' or cmsgpack.pack(due - now)) .. ARGV[tail])
+    local head = struct.pack('>BBI8BI8B', 0x98, 0xcf, at, 0xcf, first, marks)
+    keep_field(MESSAGES, id, head .. (due == first and '\0' or cmsgpack.pack(due - first)) .. ARGV[tail])
     local member = sub(head, 5, 10) .. id
-    if key then hold_key(key, id, key_for > 0 and math.min(now + key_for, TIME_MAX) or 0) end
-    if group then
+    if key and not waiting then hold_key(key, id, key_for > 0 and math.min(now + key_for, TIME_MAX) or 0) end
+    if waiting then -- it starts over with what was put, under its id and its number
+      local was = waiting.state
+      leave_due(waiting.priority, queue, member)
+      drop(lease_key(waiting.priority, queue), member) -- its state may be gone
+      for _, field in ipairs(fault_fields(id, was.faults)) do drop_field(FAULTS, field) end
+      if has(was, HAS_PROGRESS) then drop_field(PROGRESS, id) end
+      keep_state(id, {lane = READY, fence = was.fence, flags = KEY, attempt = 0, crashes = 0, alone = 0, redrives = 0,
+        faults = 0, due = due, life = now, held = 0, worker = '', cold = {n = own and at or nil}})
+      add(due_key(priority, queue), due, member)
+    elseif group then
       local state = {lane = READY, fence = 0, flags = GROUP + (key and KEY or 0), attempt = 0, crashes = 0, alone = 0,
-        redrives = 0, faults = 0, due = due, life = 0, held = 0, worker = '', cold = {n = own and number + i or nil}}
-      join({id = id, member = member, queue = queue, group = group, priority = priority, state = state}, number + i, due)
+        redrives = 0, faults = 0, due = due, life = 0, held = 0, worker = '', cold = {n = own and at or nil}}
+      join({id = id, member = member, queue = queue, group = group, priority = priority, state = state}, at, due)
       keep_state(id, state)
     else
       add(due_key(priority, queue), due, member)

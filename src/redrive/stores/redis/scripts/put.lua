@@ -1,4 +1,4 @@
--- needs: states cells groups puts
+-- needs: states faults cells groups puts
 -- {drafts, zones, swaps, whether the answer to this put may have been lost}, the ids in ARGV[3]: {now, duplicates}, or
 -- what was refused.
 local drafts, zones, swaps, again = unpack(asked, 1, 4)
