@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from msgspec import Struct
@@ -99,7 +99,7 @@ class Rate:
     per: str | None
     cost: Callable[..., float] | float | None
     unit: str | None
-    text: str
+    text: str = field(compare=False)
     every_ms: float  # ms in which the rate gives one permit
     slack_ms: float  # ms by which weighted calls may start early
     others: tuple[Rate, ...]  # further rates that were declared together with this one
