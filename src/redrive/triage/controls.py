@@ -223,7 +223,7 @@ class Controls:
         return {**self._app.dependencies, **used}
 
     def _with_rates(self, control: Control) -> Control:
-        """Add the words of all rates that the dependency declares, some of which have states of their own."""
+        """Return the control with the words of all rates that its dependency declares."""
         declared = None if self._app is None else self._app.dependencies.get(control.name)
         if declared is None or declared.rate is None:
             return control

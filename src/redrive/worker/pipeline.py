@@ -74,7 +74,7 @@ class Pipeline:
         asking = asking if self._keys is None else self._keys.claim(asking)
         if self._flow is not None:
             self._flow.admit(asking)  # after the keys: a duplicate takes no permit
-        may_end = self._keys is not None or (self._flow is not None and self._flow.weighs)
+        may_end = self._keys is not None or (self._flow is not None and bool(self._flow.weighted))
         return [] if not may_end else [execution for execution in executions if execution.over]
 
     def admit(self, executions: Sequence[Execution]) -> list[Execution]:

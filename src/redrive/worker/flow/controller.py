@@ -41,6 +41,7 @@ class Flow:
         self._tasks, self._store = app.tasks, store
         self._worker = f"{worker}/{next(_number)}"  # unique in the fleet: without identities all workers have one name
         self._guards = LimitStates(app)
+        self.weighted = self._guards.weighted  # not empty: an error of a rate's `cost` may end a message without a run
         self._shared = SharedState(self._guards, store, self._worker, notice)
         self._sharing: set[LimitState] = set()  # guards with adaptive concurrency that have running calls here
         self.claims = ClaimLimits(self._guards, self._shared, store, self._worker)
@@ -56,7 +57,7 @@ class Flow:
             return
         self._shared.refresh({guard for execution in asking for guard in execution.guards}, now_ms)
         asking = [execution for execution in asking if may_run(execution.delivery.message, self._tasks, now_ms)]
-        if self.weighs:
+        if self.weighted:
             asking = [execution for execution in asking if self._weigh(execution, now_ms)]
         shut = [execution for execution in asking if _shut(execution, now_ms)]
         self._ask_each(1, shut, now_ms)  # these will not run, so they take no tokens of the other guards
@@ -67,11 +68,6 @@ class Flow:
                 [execution for execution in rest if execution.refusal is None and len(execution.guards) >= level],
                 now_ms,
             )
-
-    @property
-    def weighs(self) -> bool:
-        """True if calls cost permits by a rate's `cost`, whose errors end a message without a run."""
-        return bool(self._guards.weighted)
 
     def _weigh(self, execution: Execution, now_ms: int) -> bool:
         """Set the costs of the execution's call. False if it is over: a function of a cost failed, as its handler
