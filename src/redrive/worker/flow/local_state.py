@@ -150,10 +150,12 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
     d: Dependency | None = app.dependencies.get(known.dependency or task)
     if d is None and known.dependency is not None:
         d = Dependency(known.dependency, Budget(), Breaker())
-    rates = [
-        *_windows(f"{QUEUE}{queue}", app.queues[queue].rate if queue in app.queues else None),
-        *_windows(f"{TASK}{task}", known.rate),
-    ]
+    rates: list[tuple[str, Rate]] = []
+    queued = app.queues[queue].rate if queue in app.queues else None
+    if queued is not None:
+        rates += _windows(f"{QUEUE}{queue}", queued)
+    if known.rate is not None:
+        rates += _windows(f"{TASK}{task}", known.rate)
     if d is not None and d.rate is not None:
         first, *others = _windows(d.name, d.rate)
         if d.rate.per is not None and d.rate.cost is None:
@@ -169,8 +171,7 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
     return tuple(control for control in (*own, parent, d) if control is not None)
 
 
-def _windows(name: str, rate: Rate | None) -> list[tuple[str, Rate]]:
+def _windows(name: str, rate: Rate) -> list[tuple[str, Rate]]:
     """Return the rates declared for `name`, each with the name of its guard. The first one has the name itself unless
     it has weights: older workers, which know none, would take the debts of its cell for a changed rate."""
-    rates = () if rate is None else rate.all
-    return [(name if not n and each.cost is None else f"{name}:{n + 1}{RATE}", each) for n, each in enumerate(rates)]
+    return [(name if not n and each.cost is None else f"{name}:{n + 1}{RATE}", each) for n, each in enumerate(rate.all)]
