@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # not imported at run time, to start faster
     from .flow.budget import Budget
     from .flow.dependency import Dependency
     from .flow.health import HealthChecks
-    from .flow.limits import Aimd, Rate
+    from .flow.limits import Aimd, Rate, Rates
     from .policy.slo import SLO
 
 DEFAULT_CONCURRENCY = 10
@@ -238,7 +238,7 @@ class Registry:
         group_order: Literal["turns", "strict"] | None = None,
         on_dead: Literal["skip", "block"] | None = None,
         retention: Retention | None = None,
-        rate: Rate | str | None = None,
+        rate: Rates | None = None,
         auto_redrive: AutoRedrive | None = None,
         foreign: TaskSpec | str | tuple[TaskSpec | str, ...] | Route | None = None,
         retry_share: float = RETRY_SHARE,
@@ -310,7 +310,7 @@ class Registry:
         *,
         budget: Budget | UnsetType | None = UNSET,
         breaker: Breaker | UnsetType | None = UNSET,
-        rate: Rate | str | None = None,
+        rate: Rates | None = None,
         concurrency: Aimd | None = None,
         per: str | None = None,
         parent: Breaker | None = None,

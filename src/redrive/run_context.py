@@ -43,6 +43,7 @@ class Extras(Struct, eq=False):
     partial: Any = None  # the partial result
     completed: bool = False  # True if the handler completed the key in its own transaction, with the follow-ups so far
     result: Any = None  # the handler's return value, for the wraps around the handler
+    spent: dict[str, float] = {}  # what the run cost, by the unit of rates; "" for all of them
 
 
 class Enqueues(Protocol[P, Made]):
@@ -224,6 +225,33 @@ class Context(Struct, eq=False):
         text = str(why).encode(errors="backslashreplace").decode()  # an unpaired surrogate could not be encoded
         said.partial, said.degraded = result, text[:WHY_MAX] or "partial"
         return result
+
+    def spend(self, permits: float, unit: str | None = None) -> None:
+        """Report what the call really cost, in place of the estimate of `Rate(cost=…)`: `ctx.spend(answer.tokens)`.
+
+        Several reports of a run add up. Once the run has ended, also by a failure, the difference is given back to the
+        rates, or taken from them: later calls of all workers wait until it is paid, within about a second. Without a
+        report the estimate stays, as when the worker dies. `unit` selects the rates of this unit; without it, all with
+        a cost. Raises ValueError or TypeError unless `permits` is a finite number from 0, ConfigError if no rate of
+        this task has the unit.
+        """
+        from .flow.weights import checked  # not at the top, to start faster
+
+        spent, units = self._own_extras().spent, self._units()
+        if unit is not None and self._receipt is not None and unit not in units:
+            known = ", ".join(sorted(repr(each) for each in units if each)) or "none"
+            raise ConfigError(f"ctx.spend(…, {unit!r}): no rate with a cost here has this unit; known: {known}")
+        self._refuse_over("a cost")
+        spent[unit or ""] = spent.get(unit or "", 0.0) + checked(permits, "ctx.spend: the cost")
+
+    def _units(self) -> set[str | None]:
+        """Return the units of the rates with a cost that this message's call has to keep."""
+        if self._task is None:
+            return set()
+        app, name, queue = self._task.app, self._task.name, self.message.queue
+        rules = (app.dependencies.get(self._task.dependency or name), app.queues.get(queue), self._task)
+        rates = [rule.rate for rule in rules if rule is not None and rule.rate is not None]
+        return {each.unit for rate in rates for each in rate.all if each.cost is not None}
 
     def complete(self, result: R, *, tx: Any) -> R:
         """Complete the idempotency key in your transaction, with the effect: `return ctx.complete(result, tx=…)`.

@@ -24,7 +24,7 @@ from .policy.slo import SLO
 if TYPE_CHECKING:  # not imported at run time, to start faster
     from .events import Events
     from .flow.idempotency import Idempotency
-    from .flow.limits import Rate
+    from .flow.limits import Rate, Rates
     from .store import Store
 
 RESTART_S = 5.0  # the longest pause in seconds before a supervisor restarts a worker process that keeps dying
@@ -63,7 +63,7 @@ class TaskKeywords(TypedDict, total=False):
     on_dead: TaskSpec | str | None
     poison: Poison
     dependency: str | None
-    rate: Rate | str | None
+    rate: Rates | None
     idempotency: Idempotency | None
     isolation: Isolation | None
     memory: str | int | None
@@ -110,7 +110,7 @@ def task_options(
     on_dead: TaskSpec | str | None = None,
     poison: Poison = _POISON,
     dependency: str | None = None,
-    rate: Rate | str | None = None,
+    rate: Rates | None = None,
     idempotency: Idempotency | None = None,
     isolation: Literal["process"] | None = None,
     memory: str | int | None = None,
@@ -263,14 +263,19 @@ def as_traceparent(given: object) -> str | None:
     )
 
 
-def as_rate(rate: Rate | str | None) -> Rate | None:
-    """Return a Rate as it is, or parsed from text such as "100/s"; None for None. Raises ConfigError."""
+def as_rate(rate: Rates | None) -> Rate | None:
+    """Return a Rate as it is, or parsed from text such as "100/s"; None for None. Of several, the first without a cost
+    or `per` if there is one, with the others in its `others`. Raises ConfigError."""
     if rate is None:
         return None
-    from .flow.limits import Rate
+    from .flow.limits import Rate, together
 
+    if isinstance(rate, tuple | list):
+        if not rate or not all(isinstance(each, Rate | str) for each in rate):
+            raise ConfigError(f"rate={rate!r}: expected rates in it, such as ('500/1m', Rate('100k/1m', cost=…))")
+        return together([Rate(each) if isinstance(each, str) else each for each in rate])
     if not isinstance(rate, Rate | str):
-        raise ConfigError(f"rate={rate!r}: expected text such as '100/s', or a Rate")
+        raise ConfigError(f"rate={rate!r}: expected text such as '100/s', a Rate, or several of them")
     return Rate(rate) if isinstance(rate, str) else rate
 
 

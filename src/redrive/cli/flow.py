@@ -161,10 +161,14 @@ def _write(out: Output, control: Control) -> None:
 
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     """Yield the fields of a dependency's record, without empty ones, then its transitions, the last one first."""
-    shown = {name: value for name, value in record.items() if name != "transitions" and value not in (None, 0, {}, "")}
+    shown = {
+        name: value for name, value in record.items() if name != "transitions" and value not in (None, 0, {}, "", [])
+    }
     if record["deferred"]:
         shown["deferred"] = listed(record["deferred"])
-    for name in ("budget_left", "rate_per_s", "ramp_per_s"):
+    if record["rates"]:
+        shown["rates"] = "; ".join(record["rates"])
+    for name in ("budget_left", "rate_per_s", "ramp_per_s", "mean_cost"):
         if record[name] is not None:
             shown[name] = number(record[name])
     named = {name.replace("_", " "): v.replace("_", " ") if name == "breaker" else v for name, v in shown.items()}

@@ -11,7 +11,7 @@ from ..fault import Fault, Kind
 from ..message import Message
 from . import breaker as breakers
 from . import budget as budgets
-from . import evidence, limits
+from . import evidence, limits, weights
 from . import ramp as ramps
 from . import window as windows
 from .breaker import Breaker
@@ -34,6 +34,8 @@ def apply(
         state = with_breaker(state, _recorded(state.breaker, d.breaker, seen, now_ms))
     if seen.unused and d.rate is not None:
         state = replace(state, tat_ms=state.tat_ms - seen.unused * 1000 / d.rate.per_s)
+    if seen.spent and d.rate is not None:
+        state = replace(state, tat_ms=weights.charge(state.tat_ms, d.rate, seen.spent, now_ms))
     if seen.asked_s:
         state = replace(state, cool=limits.cool(state.cool, seen.asked_s, now_ms))
     if d.concurrency is not None:

@@ -70,6 +70,7 @@ class DependencyState(Struct, frozen=True, array_like=True):
     aimd: limits.AimdState = limits.AimdState()
     workers: Mapping[str, int] = {}
     later_ms: float = 0.0  # due time of the last message that the rate deferred without a reserved slot
+    cost: float = 0.0  # the mean cost of a call, of a rate with weights; 0: not known
 
 
 class PendingEvidence(Struct):
@@ -91,11 +92,13 @@ class PendingEvidence(Struct):
     waited: bool = False  # all tokens from `take` were used, so more messages may be waiting
     here: bool = False  # True if this worker shares in the concurrency
     probes: dict[str, str] = {}
+    spent: float = 0.0  # permits spent beyond those taken before the call; below 0: less
 
     def __bool__(self) -> bool:
         calls = self.firsts or self.success or self.failure or self.slow or self.slow_failure or self.overloads
         retries = self.retry_success or self.retry_failure or self.repeated
-        return bool(calls or retries or self.asked_s or self.probes or self.unused or self.waited or self.here)
+        permits = self.unused or self.spent
+        return bool(calls or retries or permits or self.asked_s or self.probes or self.waited or self.here)
 
 
 def cell_of(name: str, key: str) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from msgspec import Struct
@@ -23,7 +23,10 @@ COOL_MAX_S = 6 * 3600.0  # longest cool-down in seconds; after it the next call 
 RATE_MAX_PER_S = 1e6
 _BURST_S = 0.1  # seconds of the rate that the default burst holds
 _SLIP_MS = 1e-3  # ms; floating point must not move a time past its millisecond
-_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([0-9]*[a-z0-9. ]*)", re.ASCII)
+WEIGHT_SLACK = 0.0075  # share of a window of weighted calls that may start early, so that waking costs no permits
+_LARGEST = 0.02  # share of a window that the default burst of weighted calls holds
+_RATE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)([kM]?)\s*/\s*([0-9]*[a-z0-9. ]*)", re.ASCII)
+_TIMES = {"": 1, "k": 1_000, "M": 1_000_000}
 _PATH = re.compile(r"args(\.[^.\s]+)+")
 
 
@@ -31,21 +34,28 @@ def read_rate(text: str, what: str = "rate") -> float:
     """Return the rate per second that a text such as "50/s", "5000/h" or "5/2s" gives. Raises ConfigError, whose text
     begins with `what`.
 
-    >>> read_rate("50/s"), read_rate("600/m"), read_rate("5/2s")
-    (50.0, 10.0, 2.5)
+    >>> read_rate("50/s"), read_rate("600/m"), read_rate("5/2s"), read_rate("1.2k/1m")
+    (50.0, 10.0, 2.5, 20.0)
     """
+    count, window_s = read_window(text, what)
+    return count / window_s
+
+
+def read_window(text: str, what: str = "rate") -> tuple[float, float]:
+    """Return the number, and the time in seconds, of a text such as "100k/1m". Raises as `read_rate`."""
     match = _RATE.fullmatch(text)
     try:
         if match is None:
             raise ValueError
-        rate = float(match[1]) / seconds(match[2] if match[2][:1].isdigit() else f"1{match[2]}", "rate")
-        if not 0 < rate < RATE_MAX_PER_S:
+        count = float(match[1]) * _TIMES[match[2]]
+        window_s = seconds(match[3] if match[3][:1].isdigit() else f"1{match[3]}", "rate")
+        if not 0 < count / window_s < RATE_MAX_PER_S:
             raise ValueError
     except (ValueError, ZeroDivisionError):
         raise ConfigError(
             f"{what} {text!r} is refused: expected a number per unit of time, such as 50/s, 600/m or 5/2s"
         ) from None
-    return rate
+    return count, window_s
 
 
 def per_s(rate: str | float, what: str = "rate") -> float:
@@ -73,23 +83,80 @@ class Rate:
 
     `per` gives each key a rate of its own: "group" (the message's group) or the path of an argument, "args.shop.id".
 
+    `cost` makes calls cost permits: a number, or a function of the handler's arguments that returns one (see
+    flow/weights.py). At most the rate's number of permits is then spent in any window of its time, as long as no call
+    costs more than `burst`: by default a fiftieth of that number, and at most half of it. `unit` names the permits,
+    for people and for `ctx.spend`.
+
     >>> Rate("100/s").per_s, Rate("100/s").burst, Rate("5000/h").burst
     (100.0, 10, 1)
+    >>> Rate("100k/1m", cost=len, unit="tokens").words
+    '100k/1m of tokens, 2000 a call'
     """
 
     per_s: float
     burst: int
     per: str | None
+    cost: Callable[..., float] | float | None
+    unit: str | None
+    text: str = field(compare=False)
+    every_ms: float  # ms in which the rate gives one permit
+    slack_ms: float  # ms by which weighted calls may start early
+    others: tuple[Rate, ...]  # further rates that were declared together with this one
 
-    def __init__(self, rate: str, burst: int | None = None, per: str | None = None) -> None:
+    def __init__(
+        self,
+        rate: str,
+        burst: int | None = None,
+        per: str | None = None,
+        *,
+        cost: Callable[..., float] | float | None = None,
+        unit: str | None = None,
+        others: tuple[Rate, ...] = (),
+    ) -> None:
         """`burst` is from 1 to a million. Raises ConfigError or TypeError."""
         if not isinstance(rate, str):
             raise TypeError(f"rate {rate!r} is refused: expected text such as '100/s' or '5000/h'")
         if per is not None and per != "group" and not _PATH.fullmatch(str(per)):
             raise ConfigError(f"rate per {per!r} is refused: expected 'group' or the path of an argument, 'args.shop'")
-        per_s = read_rate(rate)
-        least = max(1, int(per_s * _BURST_S + _SLIP_MS))
-        put(self, per_s=per_s, burst=least if burst is None else whole(burst, "rate burst", 1, 1_000_000), per=per)
+        if unit is not None and not str(unit).isidentifier():
+            raise ConfigError(f"rate unit {unit!r} is refused: expected a word, such as 'tokens'")
+        count, window_s = read_window(rate)
+        per_s = count / window_s
+        least, most, every_ms, slack_ms = max(1, int(per_s * _BURST_S + _SLIP_MS)), 1_000_000, 1000 / per_s, 0.0
+        if cost is not None:
+            if not callable(cost):
+                number(cost, "rate cost", 0, count)
+            if count < 2:
+                raise ConfigError(f"rate {rate!r} is refused: with cost=, expected at least 2 permits in its time")
+            least, most = max(1, math.ceil(count * _LARGEST)), int(count / 2)
+        burst = least if burst is None else whole(burst, "rate burst", 1, most)
+        if cost is not None:  # what starts early, and the last call's cost, come on top of the pace in any window
+            every_ms = window_s * 1000 / (count * (1 - 2 * WEIGHT_SLACK) - burst)
+            slack_ms = count * WEIGHT_SLACK * every_ms
+        put(self, per_s=per_s, burst=burst, per=per, cost=cost, unit=unit, text=rate.strip(), others=others)
+        put(self, every_ms=every_ms, slack_ms=slack_ms)
+
+    @property
+    def all(self) -> tuple[Rate, ...]:
+        """This rate, and those that were declared together with it."""
+        return (self, *self.others)
+
+    @property
+    def words(self) -> str:
+        """The rate for people: its text, its unit, and how many may go at once or may cost."""
+        size = f"{self.burst} at once" if self.cost is None else f"{self.burst} a call"
+        return f"{self.text}{f' of {self.unit}' if self.unit else ''}, {size}"
+
+
+Rates = Rate | str | Sequence[Rate | str]  # what declares one rate, or several that all hold
+
+
+def together(rates: Sequence[Rate]) -> Rate:
+    """Return one of the rates with the others in its `others`: the first without a cost or `per`, if there is one."""
+    first = next((rate for rate in rates if rate.cost is None and rate.per is None), rates[0])
+    others = tuple(rate for rate in rates if rate is not first)
+    return Rate(first.text, first.burst, first.per, cost=first.cost, unit=first.unit, others=others)
 
 
 class Beat(Protocol):

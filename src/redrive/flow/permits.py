@@ -9,7 +9,7 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from ..message import Deferral, Message
 from ..policy.backoff import draw
 from . import breaker as breakers
 from . import budget as budgets
-from . import limits
+from . import limits, weights
 from . import ramp as ramps
 from .breaker import Breaker
 from .budget import Budget
@@ -30,6 +30,7 @@ LATE_MS = 5000  # ms by which a message may use its permits late; later it asks 
 SLOT_LATE_MS = 1000  # the same for the slot of a rate, so that the messages of a worker that stalled make no burst
 LOOK_MS = 250  # ms between checks if the time of a change is unknown
 CLOSED, OPEN = ("closed", "forced_closed"), ("open", "forced_open")
+_NO_COSTS: Mapping[str, float] = {}
 _KEPT = ("budget", "ramp")  # permits valid even after SLOT_LATE_MS; the ramp itself prevents a burst
 
 
@@ -50,9 +51,10 @@ class ClaimAllowance(Struct, frozen=True):
 
 
 def allowance(
-    state: DependencyState, d: Dependency, now_ms: int, free: float = math.inf, pool: int = 0
+    state: DependencyState, d: Dependency, now_ms: int, free: float = math.inf, pool: int = 0, each: float = 0.0
 ) -> ClaimAllowance:
-    """Return how many messages of d may be claimed now. `free`: calls that may start; `pool`: tokens taken."""
+    """Return how many messages of d may be claimed now. `free`: calls that may start; `pool`: tokens taken, with
+    weights of `each` permits (0: the mean cost)."""
     if state.cool.until_ms > now_ms:
         return ClaimAllowance(0, state.cool.until_ms)
     least = ClaimAllowance(free, now_ms + LOOK_MS)
@@ -66,9 +68,26 @@ def allowance(
                 least, ClaimAllowance(ramps.ready(breaker.ramp, now_ms) + pool, ramps.peek(breaker.ramp, now_ms))
             )
     if d.rate is not None:
-        ready, next_ms = limits.ready(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms)
+        ready, next_ms = _ready(state, d, d.rate, now_ms, each)
         least = _least(least, ClaimAllowance(ready + pool, next_ms))
     return least
+
+
+def each_of(state: DependencyState, rate: Rate) -> float:
+    """Return the number of permits that a token stands for: 1, or with weights the mean cost of a call."""
+    return 1.0 if rate.cost is None else state.cost or float(rate.burst)
+
+
+def slot_ms(state: DependencyState, d: Dependency, rate: Rate, now_ms: int) -> int:
+    """Return when the rate lets the next call start; now_ms if now."""
+    return limits.ask(state.tat_ms, rate, now_ms)[1][0] if rate.cost is None else _ready(state, d, rate, now_ms, 0.0)[1]
+
+
+def _ready(state: DependencyState, d: Dependency, rate: Rate, now_ms: int, each: float) -> tuple[int, int]:
+    tat_ms = _tat_ms(state, d, rate, now_ms)
+    if rate.cost is None:
+        return limits.ready(tat_ms, rate, now_ms)
+    return weights.ready(tat_ms, rate, now_ms, each or each_of(state, rate))
 
 
 def _least(one: ClaimAllowance, other: ClaimAllowance) -> ClaimAllowance:
@@ -82,14 +101,20 @@ def bounded(state: DependencyState, d: Dependency) -> bool:
     return d.rate is not None or (d.breaker is not None and state.breaker.ramp is not None)
 
 
-def take(state: DependencyState, d: Dependency, count: int, now_ms: int) -> tuple[DependencyState, int]:
-    """Take up to `count` tokens, of the rate and of the ramp alike, for messages to be claimed; return their number."""
+def take(
+    state: DependencyState, d: Dependency, count: int, now_ms: int, each: float = 0.0
+) -> tuple[DependencyState, int]:
+    """Take up to `count` tokens, of the rate and of the ramp alike, for messages to be claimed; return their number.
+    With weights a token stands for `each` permits (0: the mean cost), until `ask` counts the true costs."""
     if d.breaker is not None:
         state = with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
-    count = int(min(count, allowance(state, d, now_ms).count))
+    count = int(min(count, allowance(state, d, now_ms, each=each).count))
     if count <= 0:
         return state, 0
-    if d.rate is not None:
+    if d.rate is not None and d.rate.cost is not None:
+        permits = count * (each or each_of(state, d.rate))
+        state = replace(state, tat_ms=weights.charge(_tat_ms(state, d, d.rate, now_ms), d.rate, permits, now_ms))
+    elif d.rate is not None:
         state = replace(state, tat_ms=limits.ask(_tat_ms(state, d, d.rate, now_ms), d.rate, now_ms, count)[0])
     if d.breaker is not None and state.breaker.ramp is not None:
         ramp = ramps.take_ready(state.breaker.ramp, count, now_ms)
@@ -106,9 +131,14 @@ def ask(
     free: float = math.inf,
     pace_ms: float = 0.0,
     tokens: int = 0,
+    each: float = 0.0,
+    costs: Mapping[str, float] = _NO_COSTS,
 ) -> tuple[DependencyState, Answers]:
     """Decide if each message may run now, in order. `free`: further calls that this worker may start, `pace_ms`:
-    duration of a call, `tokens`: number of tokens taken for the messages."""
+    duration of a call, `tokens`: number of tokens taken for the messages, with weights of `each` permits; `costs`: the
+    messages' costs by their ids, for a rate with weights, which is a guard of its own."""
+    if d.rate is not None and d.rate.cost is not None:
+        return _ask_weighted(state, d, d.rate, messages, now_ms, tokens, each, costs)
     if d.breaker is not None:
         state = with_breaker(state, breakers.look(state.breaker, d.breaker, now_ms))
     refusals: list[Refusal | None] = [None] * len(messages)
@@ -190,10 +220,40 @@ def _ask_for_tokens(
     return replace(state, tat_ms=tat_ms), used
 
 
+def _ask_weighted(
+    state: DependencyState,
+    d: Dependency,
+    rate: Rate,
+    messages: Sequence[Message],
+    now_ms: int,
+    tokens: int,
+    each: float,
+    costs: Mapping[str, float],
+) -> tuple[DependencyState, Answers]:
+    """Ask a rate with weights: what the tokens took is given back, and each message pays its cost in order."""
+    refusals: list[Refusal | None] = [None] * len(messages)
+    asking = [at for at, message in enumerate(messages) if not _has(message, "limit", d, now_ms)]
+    if not asking:
+        return state, Answers(refusals)
+    used = min(tokens, len(asking))
+    tat_ms = weights.charge(_tat_ms(state, d, rate, now_ms), rate, -used * each, now_ms)
+    wanted = [costs.get(messages[at].id, 1.0) for at in asking]
+    keyed = d.per is not None
+    tat_ms, later_ms, slots = weights.ask(tat_ms, rate, wanted, now_ms, state.later_ms, reserve=keyed)
+    for at, at_ms in zip(asking, slots, strict=True):
+        if at_ms > now_ms:
+            passes = _passes(messages[at], now_ms)
+            refusals[at] = _refusal("limit", d, at_ms, (*passes, *used_of(d, messages[at])) if keyed else passes)
+    paid = [cost for cost, at_ms in zip(wanted, slots, strict=True) if cost and (keyed or at_ms <= now_ms)]
+    state = replace(state, tat_ms=tat_ms, later_ms=later_ms, cost=weights.mean(state.cost, paid))
+    return state, Answers(refusals, used=used)
+
+
 def _tat_ms(state: DependencyState, d: Dependency, rate: Rate, now_ms: int) -> float:
     """Return the rate's theoretical arrival time; 0 if it is further ahead than a burst and no slot can be reserved:
     the rate was changed or the clock set back."""
-    most_ms = now_ms + rate.burst * 1000 / rate.per_s + SLOT_LATE_MS  # a tolerance, since clocks differ a little
+    ahead_ms = rate.burst * 1000 / rate.per_s if rate.cost is None else weights.ahead_ms(rate)
+    most_ms = now_ms + ahead_ms + SLOT_LATE_MS  # a tolerance, since clocks differ a little
     return state.tat_ms if d.per is not None or state.tat_ms <= most_ms else 0.0
 
 

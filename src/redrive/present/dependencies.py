@@ -36,6 +36,8 @@ def dependency_record(c: Control) -> dict[str, Any]:
         "probes": c.probes,
         "ramp_per_s": None if c.ramp_per_s is None else round(c.ramp_per_s, 3),
         "workers": c.workers,
+        "rates": list(c.rates),
+        "mean_cost": None if c.mean_cost is None else round(c.mean_cost, 3),
         "transitions": [
             {
                 "at": timestamp(t.at_ms),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from ..flow import breaker as breakers
 from ..flow import budget as budgets
 from ..flow import dependency as flow
-from ..flow import limits
+from ..flow import permits
 from ..flow import ramp as ramps
 from ..flow.dependency import Dependency, DependencyState
 from ..message import Message
@@ -15,6 +16,7 @@ from ..worker.flow.local_state import QUEUE, RATE, TASK, is_rate
 from ..worker.flow.transitions import Transition
 from .hold import Hold, is_forgotten, words
 
+_WINDOW = re.compile(rf"(:[0-9]+)?{RATE}$")  # what names one of several rates
 TransitionReader = Callable[[str], Sequence[Transition]]  # NAME or NAME/KEY to its latest transitions
 
 
@@ -42,9 +44,10 @@ def flow_holds(
     if retries and rule.budget is not None and budgets.left(state.budget, rule.budget, now_ms) < 1:
         yield Hold(kind="budget", by=about, text=f"the retry budget of {about} is spent", next=next)
     if rule.rate is not None:
-        slot_ms = limits.ask(state.tat_ms, rule.rate, now_ms)[1][0]
+        slot_ms = permits.slot_ms(state, rule, rule.rate, now_ms)
         if slot_ms > now_ms:
-            text = f"the rate of {_rate_name(about)} is used up"
+            weighted = "" if rule.rate.cost is None else f" ({rule.rate.words})"
+            text = f"the rate of {_rate_name(about)} is used up{weighted}"
             yield Hold(kind="rate", by=_rate_name(about), text=text, until_ms=slot_ms, next=next)
 
 
@@ -112,8 +115,9 @@ def _newest(transitions: Sequence[Transition]) -> Transition | None:
 
 def _rate_name(about: str) -> str:
     """Return the name of a rate for display: `queue crm`, `task push`, or the dependency."""
-    for prefix in (QUEUE, TASK):
-        if about.startswith(prefix):
-            return f"{prefix.removesuffix(':')} {about.removeprefix(prefix)}"
     name, slash, key = about.partition("/")
-    return f"{name.removesuffix(RATE)}{slash}{key}"
+    name = _WINDOW.sub("", name)
+    for prefix in (QUEUE, TASK):
+        if name.startswith(prefix):
+            return f"{prefix.removesuffix(':')} {name.removeprefix(prefix)}{slash}{key}"
+    return f"{name}{slash}{key}"

@@ -15,7 +15,7 @@ from ..errors import ConfigError, near_miss
 from ..flow import breaker as breakers
 from ..flow import budget as budgets
 from ..flow import dependency as flow
-from ..flow import limits, ramp, window
+from ..flow import limits, permits, ramp, window
 from ..flow.breaker import Breaker, BreakerOrder
 from ..flow.dependency import Dependency, DependencyState
 from ..message import Filter, Lane, Swap, decoded, version_of
@@ -66,6 +66,8 @@ class Control(Struct, frozen=True, kw_only=True):
     waiting: int | None = None
     deferred: Mapping[str, int] = {}
     transitions: tuple[Transition, ...] = ()
+    rates: tuple[str, ...] = ()  # its rates in words, each with its unit
+    mean_cost: float | None = None  # of a rate with weights: the mean cost of a call
 
     @property
     def about(self) -> str:
@@ -93,6 +95,7 @@ class Controls:
         cells = self._store.cells.read([flow.cell_of(name, "") for name in names]) if names else []
         now_ms = self._store.now_ms()
         controls = [_control(n, "", flow.decode(c), rules.get(n), now_ms) for n, c in zip(names, cells, strict=True)]
+        controls = [self._with_rates(control) for control in controls]
         return [*(self._with_waiting(controls) if waiting else controls)]
 
     def show(self, name: str, *, key: str = "", waiting: bool = True) -> Control:
@@ -100,7 +103,7 @@ class Controls:
         an unknown name, StoreError."""
         rule = self._rule(name)
         (cell,) = self._store.cells.read([flow.cell_of(name, key)])
-        control = _control(name, key, flow.decode(cell), rule, self._store.now_ms())
+        control = self._with_rates(_control(name, key, flow.decode(cell), rule, self._store.now_ms()))
         if waiting:
             (control,) = self._with_waiting([control])
         return replace(control, transitions=tuple(read(self._store.cells, flow.about_of(name, key))))
@@ -219,6 +222,13 @@ class Controls:
         used = {d.name: d for task in tasks for d in controls(self._app, task.name, task.queue)}
         return {**self._app.dependencies, **used}
 
+    def _with_rates(self, control: Control) -> Control:
+        """Return the control with the words of all rates that its dependency declares."""
+        declared = None if self._app is None else self._app.dependencies.get(control.name)
+        if declared is None or declared.rate is None:
+            return control
+        return replace(control, rates=tuple(rate.words for rate in declared.rate.all))
+
     def _with_waiting(self, rows: Sequence[Control]) -> Sequence[Control]:
         """Add the counts of waiting messages, by the first LOOKED messages of the ready lane."""
         if not self._store.traits.finds:
@@ -256,8 +266,10 @@ def _control(name: str, key: str, state: DependencyState, rule: Dependency | Non
     if rule.budget is not None:
         control = replace(control, budget_left=budgets.left(state.budget, rule.budget, now_ms))
     if rule.rate is not None:
-        slot_ms = limits.ask(state.tat_ms, rule.rate, now_ms)[1][0]
+        slot_ms = permits.slot_ms(state, rule, rule.rate, now_ms)
         control = replace(control, rate_per_s=rule.rate.per_s, next_ms=slot_ms if slot_ms > now_ms else None)
+        mean_cost = None if rule.rate.cost is None else state.cost
+        control = replace(control, rates=(rule.rate.words,), mean_cost=mean_cost)
     if rule.concurrency is not None:
         height = int(limits.height(state.aimd, rule.concurrency))
         heard = sum(now_ms - at_ms < flow.SEEN_MS for at_ms in state.workers.values())

@@ -3,7 +3,7 @@ memory, not of all claimed ones, and a body that kills its reader counts as a cr
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -11,7 +11,11 @@ from ..blobs import is_raw, whole_body
 from ..decide import NO_SIGNALS, Signals
 from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
-from .execution import Execution, judge, unread
+from ..message import BLOB, RAW
+from .execution import Execution, has_nothing, judge, unread
+
+if TYPE_CHECKING:
+    from ..task import TaskSpec
 
 READERS = 8  # number of blobs that one worker reads concurrently for async handlers
 
@@ -39,6 +43,29 @@ def fetch(execution: Execution) -> Fetched:
         _report(execution, store, str(error))
         return Fetched(signals=Signals(unfetched=str(error)))
     return Fetched(args, kwargs)
+
+
+def arguments(execution: Execution, task: TaskSpec, now_ms: int) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """Set the execution's task and return the handler's arguments before the run, for what flow control and
+    idempotency compute from them. None if the body has none, or cannot be read; the execution is then mostly over."""
+    message = execution.delivery.message
+    execution.task = task
+    if has_nothing(execution, task):
+        execution.over = True
+        return None
+    if message.content == BLOB:
+        fetched = fetch(execution)  # read again for the run, as claimed bodies would fill the memory
+        if fetched.signals is not NO_SIGNALS:
+            execution.over = not judge(execution, fetched.signals, now_ms)
+            return None
+        return fetched.args, fetched.kwargs
+    try:
+        raw = message.content == RAW
+        execution.args, execution.kwargs = task.codec.decode(message.body, message.version, raw=raw)
+    except Unreadable as error:
+        execution.over = not judge(execution, unread(error, execution), now_ms)
+        return None
+    return execution.args, execution.kwargs
 
 
 def take(execution: Execution, fetched: Fetched) -> bool:

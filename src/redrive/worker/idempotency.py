@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..decide import NO_SIGNALS, Refusal
-from ..errors import KeyReused, StoreError, Unreadable
+from ..decide import Refusal
+from ..errors import KeyReused, StoreError
 from ..fault import classify
 from ..flow.idempotency import Busy, Finished, Other, deferral, look_again_ms, prolonged, taking
 from ..idempotency import (
@@ -20,9 +20,9 @@ from ..idempotency import (
     key_request,
     read_all,
 )
-from ..message import BLOB, RAW, DeadLetter, Deferral
-from .bodies import fetch
-from .execution import Execution, has_nothing, judge, may_run, unread
+from ..message import DeadLetter, Deferral
+from .bodies import arguments
+from .execution import Execution, may_run
 
 if TYPE_CHECKING:
     from ..store import Store
@@ -117,26 +117,11 @@ class KeyClaims:
     def _wanted(self, execution: Execution, now_ms: int) -> KeyRequest | None:
         """Return the request for the execution's key; None if the execution has ended without one."""
         message = execution.delivery.message
-        task = execution.task = self._tasks[message.task]
-        if has_nothing(execution, task):
-            execution.over = True
+        task = self._tasks[message.task]
+        decoded = arguments(execution, task, now_ms)
+        if decoded is None:
             return None
-        args, kwargs = execution.args, execution.kwargs
-        if message.content == BLOB:
-            fetched = fetch(execution)  # read again for the run, as claimed bodies would fill the memory
-            if fetched.signals is not NO_SIGNALS:
-                execution.over = not judge(execution, fetched.signals, now_ms)
-                return None
-            args, kwargs = fetched.args, fetched.kwargs
-        else:
-            try:
-                raw = message.content == RAW
-                args, kwargs = execution.args, execution.kwargs = task.codec.decode(
-                    message.body, message.version, raw=raw
-                )
-            except Unreadable as error:
-                execution.over = not judge(execution, unread(error, execution), now_ms)
-                return None
+        args, kwargs = decoded
         hold_ms = math.ceil(task.policy.timeout_s * 1000) + self._slack_ms
         try:
             return key_request(task, args, kwargs, message.id, message.fence, hold_ms)

@@ -74,7 +74,8 @@ class Pipeline:
         asking = asking if self._keys is None else self._keys.claim(asking)
         if self._flow is not None:
             self._flow.admit(asking)  # after the keys: a duplicate takes no permit
-        return [] if self._keys is None else [execution for execution in executions if execution.over]
+        may_end = self._keys is not None or (self._flow is not None and bool(self._flow.weighted))
+        return [] if not may_end else [execution for execution in executions if execution.over]
 
     def admit(self, executions: Sequence[Execution]) -> list[Execution]:
         """Set the task and the arguments of executions that may run, and return these; the others get a decision."""

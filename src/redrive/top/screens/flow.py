@@ -156,6 +156,11 @@ class FlowDetail(Holding, Text):
                 ("ramp", None if control.ramp_per_s is None else f"{number(control.ramp_per_s)}/s"),
                 ("budget left", row["budget"]),
                 ("rate/s", row["rate"]),
+                (
+                    "rates",
+                    "; ".join(control.rates) if len(control.rates) > 1 or control.mean_cost is not None else None,
+                ),
+                ("mean cost", control.mean_cost or None),
                 ("next slot", _left(control.next_ms, self.now_ms)),
                 ("cool-down ends", row["cool"]),
                 ("concurrency", control.concurrency),

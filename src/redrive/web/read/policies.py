@@ -9,6 +9,7 @@ from ...duration import show
 from ...flow.breaker import Breaker
 from ...flow.budget import Budget
 from ...flow.dependency import Dependency
+from ...flow.limits import Rate
 from ...observe.muting import dependency_of
 from ...policy import KINDS, Retry, presets
 from ...policy import preview as preview_of
@@ -79,7 +80,7 @@ def _rules(app: Registry, task: TaskSpec) -> list[Record]:
         ("poison", f"quarantined after {crashes} crash{'es' * (crashes > 1)} alone{within}", []),
         ("dependency", called, ["flow", called] if called else []),
         *((name, words, []) for name, words in _flow(app, called)),
-        ("rate", f"{task.rate.per_s:g}/s" if task.rate else None, []),
+        ("rate", _rates(task.rate) if task.rate else None, []),
         ("idempotency", f"a key is kept for {show(task.idempotency.keep_ms / 1000)}" if task.idempotency else None, []),
         ("objective", str(task.slo) if task.slo else None, []),
         ("isolation", _isolation(task), []),
@@ -88,6 +89,10 @@ def _rules(app: Registry, task: TaskSpec) -> list[Record]:
         ("version", str(task.version) if task.version != 1 else None, []),
     ]
     return [{"rule": name, "words": words, "to": to} for name, words, to in lines if words]
+
+
+def _rates(rate: Rate) -> str:
+    return "; ".join(each.words for each in rate.all)
 
 
 def _isolation(task: TaskSpec) -> str | None:
@@ -103,7 +108,7 @@ def _flow(app: Registry, called: str | None) -> list[tuple[str, str | None]]:
     return [
         ("budget", _budget(rule.budget) if rule.budget else "none"),
         ("breaker", _breaker(rule.breaker) if rule.breaker else "none"),
-        ("rate of dependency", f"{rule.rate.per_s:g}/s, {rule.rate.burst} at once" if rule.rate else None),
+        ("rate of dependency", _rates(rule.rate) if rule.rate else None),
         ("concurrency", _aimd(rule.concurrency) if rule.concurrency else None),
         ("kept apart by", rule.per),
         ("breaker over all keys", _breaker(rule.parent) if rule.parent else None),

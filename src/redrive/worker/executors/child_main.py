@@ -163,7 +163,13 @@ class ChildServer:
             ended = replace(ended, unreadable=str(unreadable), unknown=unknown)
         if extras is not None:
             follow_ups = tuple(extras.follow_ups)
-            ended = replace(ended, degraded=extras.degraded, follow_ups=follow_ups, completed=extras.completed)
+            ended = replace(
+                ended,
+                degraded=extras.degraded,
+                follow_ups=follow_ups,
+                completed=extras.completed,
+                spent=extras.spent,
+            )
         self._link.send(ended)
 
     def _stopped(self, stop: Stop) -> None:

@@ -104,6 +104,7 @@ class Ended(Struct, frozen=True, array_like=True, tag="ended"):
     memory: bool = False
     peak_bytes: int | None = None
     unknown: tuple[str, ...] = ()  # names of unknown arguments, if they make the body unreadable
+    spent: dict[str, float] = {}  # what `ctx.spend` reported
 
 
 ToChild = Hello | ChildWork | Stop | CheckpointAnswer

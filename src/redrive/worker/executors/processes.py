@@ -266,8 +266,12 @@ class ProcessExecutor:
             execution.fault = crash(execution, Death(peak_bytes=child.peak_bytes), "memory", self._worker, stack=stack)
         else:
             execution.fault, execution.result, execution.complaint = frame.fault, frame.result, frame.complaint
-        if execution.context is not None and (frame.follow_ups or frame.degraded is not None or frame.completed):
-            extras = Extras(list(frame.follow_ups), degraded=frame.degraded, completed=frame.completed)
+        if execution.context is not None and (
+            frame.follow_ups or frame.degraded is not None or frame.completed or frame.spent
+        ):
+            extras = Extras(
+                list(frame.follow_ups), degraded=frame.degraded, completed=frame.completed, spent=frame.spent
+            )
             execution.context._extras = extras
         if execution.claim is not None:
             execution.claim.committed = frame.completed

@@ -56,6 +56,8 @@ class ClaimLimits:
         held, free, left = set[str](), set[LimitState](), room - giving
         for n in sorted(range(len(kinds)), key=most.__getitem__):  # the tightest limit first
             guards, tasks = kinds[n]
+            if len(guards) > 1:  # the tightest first, so that the others give no more tokens than it allows
+                guards = tuple(sorted(guards, key=lambda guard: self._open(guard, now_ms).count))
             count, by = left if most[n] > 0 else 0, None
             for guard in guards:
                 allowed = self._allow(guard, count, now_ms)
@@ -120,7 +122,9 @@ class ClaimLimits:
         """Return how many messages this guard allows to claim now; tokens of an earlier turn are dropped."""
         if guard.turn != guard.state.breaker.turn:
             guard.pool, guard.turn = 0, guard.state.breaker.turn  # from an earlier turn of the breaker
-        return permits.allowance(guard.state, guard.d, now_ms, guard.free(self._worker), guard.pool)
+        if not guard.pool and guard.d.rate is not None:
+            guard.each = permits.each_of(guard.state, guard.d.rate)
+        return permits.allowance(guard.state, guard.d, now_ms, guard.free(self._worker), guard.pool, guard.each)
 
     def _allow(self, guard: LimitState, wanted: int, now_ms: int) -> int:
         """Return how many of `wanted` the guard allows to claim beside those promised, and take their tokens."""
@@ -129,7 +133,7 @@ class ClaimLimits:
             return max(0, wanted)
         need = wanted - (guard.pool - guard.promised)
         for _ in range(TRIES if need > 0 else 0):
-            state, count = permits.take(self._shared.with_seen(guard, now_ms), guard.d, need, now_ms)
+            state, count = permits.take(self._shared.with_seen(guard, now_ms), guard.d, need, now_ms, guard.each)
             if not count:
                 break
             if not self._shared.write([(guard, state)], now_ms):

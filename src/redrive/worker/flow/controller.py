@@ -7,15 +7,17 @@ that all workers share.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count as numbers
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
 from ...decide import Refusal
-from ...flow import calls, permits
+from ...fault import classify
+from ...flow import calls, permits, weights
 from ...flow import dependency as flow
+from ..bodies import arguments
 from ..execution import may_run
 from .claims import ClaimLimits
 from .local_state import LimitState, LimitStates, of_queue
@@ -39,6 +41,7 @@ class Flow:
         self._tasks, self._store = app.tasks, store
         self._worker = f"{worker}/{next(_number)}"  # unique in the fleet: without identities all workers have one name
         self._guards = LimitStates(app)
+        self.weighted = self._guards.weighted  # not empty: an error of a rate's `cost` may end a message without a run
         self._shared = SharedState(self._guards, store, self._worker, notice)
         self._sharing: set[LimitState] = set()  # guards with adaptive concurrency that have running calls here
         self.claims = ClaimLimits(self._guards, self._shared, store, self._worker)
@@ -54,6 +57,8 @@ class Flow:
             return
         self._shared.refresh({guard for execution in asking for guard in execution.guards}, now_ms)
         asking = [execution for execution in asking if may_run(execution.delivery.message, self._tasks, now_ms)]
+        if self.weighted:
+            asking = [execution for execution in asking if self._weigh(execution, now_ms)]
         shut = [execution for execution in asking if _shut(execution, now_ms)]
         self._ask_each(1, shut, now_ms)  # these will not run, so they take no tokens of the other guards
         rest = [execution for execution in asking if execution not in set(shut)] if shut else asking
@@ -63,6 +68,39 @@ class Flow:
                 [execution for execution in rest if execution.refusal is None and len(execution.guards) >= level],
                 now_ms,
             )
+
+    def _weigh(self, execution: Execution, now_ms: int) -> bool:
+        """Set the costs of the execution's call. False if it is over: a function of a cost failed, as its handler
+        would."""
+        rates = {guard.d.name: guard.d.rate for guard in execution.guards if guard.d.name in self._guards.weighted}
+        if not rates:
+            return True
+        task = self._tasks[execution.delivery.message.task]
+        args, kwargs = cast("tuple[tuple[Any, ...], dict[str, Any]]", ((), {}))
+        if any(rate is not None and callable(rate.cost) for rate in rates.values()):
+            decoded = arguments(execution, task, now_ms)
+            if decoded is None:
+                return not execution.over
+            args, kwargs = decoded
+        try:
+            execution.costs = {
+                name: weights.cost_of(rate, args, kwargs) for name, rate in rates.items() if rate is not None
+            }
+        except Exception as error:
+            execution.task, execution.fault, execution.over = task, classify(error, task.rules), True
+        return not execution.over
+
+    def _settle_costs(self, execution: Execution) -> None:
+        """Give back what the call cost less than was taken before it, or take what it cost more."""
+        extras = None if execution.context is None else execution.context._extras
+        spent = {} if extras is None else extras.spent
+        for guard in execution.guards if spent else ():
+            if guard.d.name in execution.costs and guard.d.rate is not None:
+                unit = guard.d.rate.unit or ""
+                if "" in spent or unit in spent:
+                    total = spent.get("", 0.0) + (spent.get(unit, 0.0) if unit else 0.0)
+                    guard.seen.spent += total - execution.costs[guard.d.name]
+                    self._shared.dirty.add(guard)
 
     def _goes(self, execution: Execution, now_ms: int) -> bool:
         """Set the execution's guards; return True if it may run without a check: it has none, or an idle one."""
@@ -93,8 +131,9 @@ class Flow:
         for guard in asked:
             self._shared.be_heard(guard, now_ms)
         left = {guard: [execution.delivery.message for execution in of_guard] for guard, of_guard in asked.items()}
+        costs = {guard: _costs(guard, of_guard) for guard, of_guard in asked.items()}
         for _ in range(TRIES):
-            answers = {guard: self._answer(guard, messages, now_ms) for guard, messages in left.items()}
+            answers = {guard: self._answer(guard, messages, costs[guard], now_ms) for guard, messages in left.items()}
             written = [(g, state) for g, (base, state, _) in answers.items() if state is not base or g.seen.here]
             lost = self._shared.write(written, now_ms) if written else set[LimitState]()
             for guard in answers.keys() - lost:
@@ -107,12 +146,14 @@ class Flow:
             self._tell(guard, asked[guard], answers[guard][2], now_ms, level == 1)
 
     def _answer(
-        self, guard: LimitState, messages: Sequence[Message], now_ms: int
+        self, guard: LimitState, messages: Sequence[Message], costs: Mapping[str, float], now_ms: int
     ) -> tuple[DependencyState, DependencyState, permits.Answers]:
         """Return the guard's state with local evidence, its state after these messages, and its answers to them."""
         base = self._shared.with_seen(guard, now_ms)
         free, pace_ms, tokens = guard.free(self._worker), guard.pace_ms, guard.pool
-        return base, *permits.ask(base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens)
+        return base, *permits.ask(
+            base, guard.d, messages, now_ms, free=free, pace_ms=pace_ms, tokens=tokens, each=guard.each, costs=costs
+        )
 
     def _tell(
         self, guard: LimitState, executions: Sequence[Execution], answers: permits.Answers, now_ms: int, last: bool
@@ -145,6 +186,8 @@ class Flow:
     def ended(self, execution: Execution) -> None:
         """Record how the call of an ended execution ended, or that the call never started."""
         last = execution.guards[-1]
+        if execution.costs and execution.started_s:
+            self._settle_costs(execution)
         if of_queue(last.d):
             return  # failures of one task must not count for other tasks of its queue
         if execution.decision is not None or not execution.started_s:
@@ -236,6 +279,12 @@ class Flow:
 def _shut(execution: Execution, now_ms: int) -> bool:
     guard = execution.guards[-1]
     return permits.shut(guard.state, guard.d, execution.delivery.message, now_ms)
+
+
+def _costs(guard: LimitState, executions: Sequence[Execution]) -> Mapping[str, float]:
+    """Return the costs of these executions' calls by the guard's rate, by message; empty for a rate without costs."""
+    name = guard.d.name
+    return {each.delivery.message.id: each.costs[name] for each in executions if name in each.costs}
 
 
 def _with_passes(refusal: Refusal, granted: tuple[str, ...]) -> Refusal:

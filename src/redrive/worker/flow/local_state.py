@@ -13,6 +13,7 @@ from ...flow import dependency as flow
 from ...flow.breaker import Breaker
 from ...flow.budget import Budget
 from ...flow.dependency import Dependency, DependencyState, PendingEvidence
+from ...flow.limits import Rate
 from ...message import Cell, GroupOrder, Message, version_of
 from ...registry import Registry
 
@@ -27,6 +28,7 @@ class LimitState:
         "about",
         "cell",
         "d",
+        "each",
         "exhausted_ms",
         "pace_ms",
         "pool",
@@ -47,6 +49,7 @@ class LimitState:
         self.seen = PendingEvidence()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
         self.pool = self.promised = 0  # tokens taken and not used yet, and how many of them are promised to claims
+        self.each = 0.0  # with weights: the permits that each of these tokens stands for
         self.taken_ms, self.turn = 0.0, 0  # the time at which the tokens were taken, and the turn of the breaker then
 
     def saw(self, cell: Cell | None, now_ms: int) -> None:
@@ -72,6 +75,7 @@ class LimitStates:
         self._kinds: dict[str, dict[tuple[LimitState, ...], set[str]]] = {}  # by queue: tasks by guards
         self.whole: dict[str, LimitState] = {}  # by the dependency's name: guards without a key
         self.fixed: dict[tuple[str, str], tuple[LimitState, ...]] = {}  # of a (task, queue) without keys
+        self.weighted: set[str] = set()  # names of the guards whose rates have weights
         for task in app.tasks.values():
             self._plan(task.name, task.queue)
 
@@ -108,6 +112,7 @@ class LimitStates:
         plan = self._plans.get((task, queue))
         if plan is None:
             plan = self._plans[task, queue] = controls(self._app, task, queue)
+            self.weighted.update(d.name for d in plan if d.rate is not None and d.rate.cost is not None)
             shared = tuple(self.whole.setdefault(d.name, LimitState(d, "")) for d in plan if d.per is None)
             self._kinds.setdefault(queue, {}).setdefault(shared, set()).add(task)
         return plan
@@ -145,14 +150,28 @@ def controls(app: Any, task: str, queue: str) -> tuple[Dependency, ...]:
     d: Dependency | None = app.dependencies.get(known.dependency or task)
     if d is None and known.dependency is not None:
         d = Dependency(known.dependency, Budget(), Breaker())
-    rates = [
-        (f"{QUEUE}{queue}", app.queues[queue].rate if queue in app.queues else None),
-        (f"{TASK}{task}", known.rate),
-    ]
-    if d is not None and d.rate is not None and d.rate.per is not None:
-        rates.append((f"{d.name}{RATE}", d.rate))
-        d = replace(d, rate=None)
+    rates: list[tuple[str, Rate]] = []
+    queued = app.queues[queue].rate if queue in app.queues else None
+    if queued is not None:
+        rates += _windows(f"{QUEUE}{queue}", queued)
+    if known.rate is not None:
+        rates += _windows(f"{TASK}{task}", known.rate)
+    if d is not None and d.rate is not None:
+        first, *others = _windows(d.name, d.rate)
+        if d.rate.per is not None and d.rate.cost is None:
+            first = (f"{d.name}{RATE}", d.rate)
+        if first[0] == d.name:
+            rates += others
+        else:
+            rates += [first, *others]
+            d = replace(d, rate=None)
     # A queue's or task's name may contain a slash, a dependency's name may not.
-    own = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates if rate is not None]
+    own = [Dependency(name.replace("/", "|"), rate=rate, per=rate.per) for name, rate in rates]
     parent = flow.parent_of(d) if d is not None else None
     return tuple(control for control in (*own, parent, d) if control is not None)
+
+
+def _windows(name: str, rate: Rate) -> list[tuple[str, Rate]]:
+    """Return the rates declared for `name`, each with the name of its guard. The first one has the name itself unless
+    it has weights: older workers, which know none, would take the debts of its cell for a changed rate."""
+    return [(name if not n and each.cost is None else f"{name}:{n + 1}{RATE}", each) for n, each in enumerate(rate.all)]

@@ -79,7 +79,10 @@ class SharedState:
     def put_back(self, guard: LimitState) -> None:
         """Let the next write return the guard's unused tokens."""
         if guard.pool:
-            guard.seen.unused += guard.pool
+            if guard.d.rate is not None and guard.d.rate.cost is not None:
+                guard.seen.spent -= guard.pool * guard.each
+            else:
+                guard.seen.unused += guard.pool
             guard.pool = 0
             self.dirty.add(guard)
 
