@@ -232,7 +232,7 @@ def an_execution(clock_s: float, *, timeout_s: float, place: str = "thread") -> 
     message = SimpleNamespace(queue="q", task="t", id="m")
     return SimpleNamespace(
         delivery=SimpleNamespace(message=message), started_s=clock_s, finished_s=0.0, executor=place,
-        deadline_s=clock_s + timeout_s, handle=None,
+        deadline_s=clock_s + timeout_s, handle=None, runner=None,
     )  # fmt: skip
 
 
