@@ -25,6 +25,7 @@ from .engines import ENGINES
 from .fairness import fairness
 from .flow import flow
 from .freezing import freezing
+from .gather import gather
 from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
 from .isolation import isolation
@@ -57,6 +58,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         idempotency,
         groups,
         batches,
+        gather,
         fairness,
         tenants,
         flow,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, cast
 
+from msgspec.structs import replace
+
 from .errors import ConfigError
 from .message import Draft
 from .run_context import Context, Tracing, context, enter, leave
@@ -42,7 +44,7 @@ class _OneMessage(CallMessages):
 
 class CallContext(Context, eq=False):
     """The context of a call that gathers messages, with a context for each in `runs`. What describes a message is the
-    first one's; what belongs to one message is refused here."""
+    first one's, without its headers; what belongs to one message is refused here."""
 
     _runs: tuple[Context, ...] = ()
 
@@ -133,7 +135,8 @@ def _begin(
         for run in runs:
             if run.message is not first.message:  # that of `first` has the span of the whole call
                 tracing.begin(run, first)
-    of_call = CallContext(runs[0].message, runs[0]._deadline_s, task, _runs=tuple(runs))
+    described = replace(runs[0].message, headers={})  # a tenant in a header is not that of all messages
+    of_call = CallContext(described, runs[0]._deadline_s, task, _runs=tuple(runs))
     return call, of_call, (of_call, items) if task.takes_context else (items,)
 
 

@@ -294,15 +294,16 @@ def test_a_wrap_runs_once_around_a_call(app: App) -> None:
 
     @app.wrap
     def session(ctx: Context) -> Iterator[None]:
-        seen.append(len(ctx.runs))
+        seen.append([run.message.headers.get("tenant") for run in ctx.runs])
+        seen.append(ctx.message.headers)
         yield
         seen.append(ctx.result)
 
     calls = Calls(app)
     calls.answer = lambda items: [n + 1 for n in items]
-    calls.put(1, 2)
+    app.enqueue_many([calls.task.using(headers={"tenant": t}).draft(n) for n, t in enumerate("ab")])
     app.run_worker(burst=True)
-    assert seen == [2, [2, 3]]
+    assert seen == [["a", "b"], {}, [1, 2]], "the call of several tenants is of none"
 
 
 # -- time, leases and trouble
