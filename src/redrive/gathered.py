@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 
 from .errors import ConfigError
-from .message import Draft
-from .run_context import Context, Tracing, context, enter, leave
+from .run_context import Context, context, enter, leave
 from .task import TaskSpec
 
 
 class CallMessages:
-    """The messages of one call, as a worker passes them to the task's entry in place of an argument."""
-
-    def begin(self) -> tuple[Sequence[Context], list[Any]]:
-        """Mark the messages as started; return their contexts and their items. Those that are not held any more are
-        left out."""
-        raise NotImplementedError
-
-    def end(self, answers: Sequence[Any]) -> Any:
-        """Take the answer for each context that `begin` returned: a result, or an exception with which it failed."""
-        raise NotImplementedError
-
-
-class _OneMessage(CallMessages):
-    """The message that runs here: of a direct call, in a child process, or one that runs in a call of its own."""
+    """What the messages of one call are to a handler: here the one that runs in this context, such as that of a direct
+    call. A worker passes several to the task's entry, in place of an argument."""
 
     def __init__(self, item: Any) -> None:
         self._item = item
 
     def begin(self) -> tuple[Sequence[Context], list[Any]]:
+        """Mark the messages as started; return their contexts and items. Those that are not held any more are left
+        out."""
         return (context(),), [self._item]
 
     def end(self, answers: Sequence[Any]) -> Any:
+        """Take the answer for each context that `begin` returned: a result, or an exception with which it failed."""
         (answer,) = answers
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+
+def _refused(what: str) -> Any:
+    def refuse(ctx: CallContext, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ConfigError(
+            f"task {ctx._task.name!r} gathers messages, and each has a context of its own in ctx.runs, in the order of "
+            f"the handler's list: use {what} of one of these"
+        )
+
+    return refuse if "(" in what else property(refuse)
 
 
 class CallContext(Context, eq=False):
@@ -61,35 +62,9 @@ class CallContext(Context, eq=False):
         if self.cancelled:
             self._runs[0].check()
 
-    @property
-    def idempotency_key(self) -> str:
-        self._refuse("idempotency_key")
-
-    @property
-    def progress(self) -> Any:
-        self._refuse("progress")
-
-    @property
-    def batch(self) -> Any:
-        self._refuse("batch")
-
-    def partial(self, result: Any, why: str) -> Any:
-        self._refuse("partial(…)")
-
-    def complete(self, result: Any, *, tx: Any) -> Any:
-        self._refuse("complete(…)")
-
-    def _state(self, state: Any) -> bytes:
-        self._refuse("checkpoint(…)")
-
-    def _follow(self, *drafts: Draft) -> None:
-        self._refuse("enqueue(…)")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise ConfigError(
-            f"task {self._task.name!r} gathers messages, and each has a context of its own in ctx.runs, in the order "
-            f"of the handler's list: use {what} of one of these"
-        )
+    idempotency_key, progress, batch = _refused("idempotency_key"), _refused("progress"), _refused("batch")
+    partial, complete, _state = _refused("partial(…)"), _refused("complete(…)"), _refused("checkpoint(…)")
+    _follow = _refused("enqueue(…)")
 
 
 def gathered(inner: Callable[..., Any], task: TaskSpec) -> Callable[..., Any]:
@@ -97,59 +72,45 @@ def gathered(inner: Callable[..., Any], task: TaskSpec) -> Callable[..., Any]:
     `inner` returns None, or a list with a result or an exception for each item."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        call, of_call, given = _begin(task, args, kwargs)
-        if of_call is None:
-            return None
-        token = enter(of_call)
-        try:
-            return call.end(_answers(task.name, inner(*given), len(of_call.runs)))
-        finally:
-            leave(token)
-            _ended(task, of_call)
+        with _call(task, args, kwargs) as (given, end):
+            return end(inner(*given)) if given else None
 
     async def arun(*args: Any, **kwargs: Any) -> Any:
-        call, of_call, given = _begin(task, args, kwargs)
-        if of_call is None:
-            return None
-        token = enter(of_call)
-        try:
-            return call.end(_answers(task.name, await inner(*given), len(of_call.runs)))
-        finally:
-            leave(token)
-            _ended(task, of_call)
+        with _call(task, args, kwargs) as (given, end):
+            return end(await inner(*given)) if given else None
 
     return arun if task.is_async else run
 
 
-def _begin(
+@contextmanager
+def _call(
     task: TaskSpec, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[CallMessages, CallContext | None, Sequence[Any]]:
-    """Begin a call; return its messages, its context (None if no message is held any more), and the arguments."""
+) -> Iterator[tuple[Sequence[Any], Callable[[Any], Any]]]:
+    """Begin a call; yield the arguments of the handler, none if no message is held any more, and what takes its
+    answer."""
     (given,) = task.codec.signature.bind(*args[int(task.takes_context) :], **kwargs).args
-    call = given if isinstance(given, CallMessages) else _OneMessage(given)
+    call = given if isinstance(given, CallMessages) else CallMessages(given)
     runs, items = call.begin()
     if not runs:
-        return call, None, ()
-    first, tracing = context(), _tracing(task)
-    if tracing is not None:
-        for run in runs:
-            if run.message is not first.message:  # that of `first` has the span of the whole call
-                tracing.begin(run, first)
+        yield (), call.end
+        return
+    app: Any = task.app
+    first = context()
+    others = () if app.tracing is None else [run for run in runs if run.message is not first.message]
+    for run in others:  # `first` has the span of the whole call
+        app.tracing.begin(run, first)
     described = replace(runs[0].message, headers={})  # a tenant in a header is not that of all messages
     of_call = CallContext(described, runs[0]._deadline_s, task, _runs=tuple(runs))
-    return call, of_call, (of_call, items) if task.takes_context else (items,)
-
-
-def _ended(task: TaskSpec, of_call: CallContext) -> None:
-    tracing = _tracing(task)
-    if tracing is not None:
-        for run in of_call.runs[1:]:
-            tracing.leave(run)
-
-
-def _tracing(task: TaskSpec) -> Tracing | None:
-    app: Any = task.app
-    return cast("Tracing | None", app.tracing)
+    token = enter(of_call)
+    try:
+        yield (
+            (of_call, items) if task.takes_context else (items,),
+            lambda result: call.end(_answers(task.name, result, len(runs))),
+        )
+    finally:
+        leave(token)
+        for run in others:
+            app.tracing.leave(run)
 
 
 def _answers(name: str, result: Any, count: int) -> Sequence[Any]:

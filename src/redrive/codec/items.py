@@ -11,10 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import ConfigError
-from .annotations import resolve_type
+from .annotations import argument_types, resolve_type
 
 _EMPTY = inspect.Parameter.empty
-_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _LISTS = (list, Sequence)
 
 
@@ -22,11 +21,12 @@ def item_handler(handler: Callable[..., Any], name: str, *, skip_first: bool) ->
     """Return the handler with the signature of one message: its parameter `items: list[T]` takes a T, and what it
     returns, `list[R | Exception]`, is an R. Raises ConfigError unless it has exactly one such parameter."""
     signature = inspect.signature(handler)
-    first, taken = list(signature.parameters.values())[: int(skip_first)], None
+    first = list(signature.parameters.values())[: int(skip_first)]
     rest = list(signature.parameters.values())[int(skip_first) :]
-    if len(rest) == 1 and rest[0].kind in _POSITIONAL and rest[0].default is _EMPTY:
-        taken = _item(_resolved(handler, rest[0].name, rest[0].annotation), what=rest[0].annotation)
-    if taken is None:
+    kind: Any = None
+    if len(rest) == 1 and rest[0].default is _EMPTY and rest[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        kind = argument_types(name, handler, rest)[rest[0].name]
+    if kind not in (Any, *_LISTS) and typing.get_origin(kind) not in _LISTS:
         raise ConfigError(
             f"task {name!r}: with gather= its handler takes one list with an item for each message, such as "
             f"`def push(items: list[Item])`; it has {signature}"
@@ -36,45 +36,24 @@ def item_handler(handler: Callable[..., Any], name: str, *, skip_first: bool) ->
     def one(*args: Any, **kwargs: Any) -> Any:
         raise TypeError("this function has a signature, and is not called")
 
-    returned = _resolved(handler, "return", signature.return_annotation)
-    one.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*first, rest[0].replace(annotation=taken[0])], return_annotation=_result(returned)
-    )
+    item = rest[0].replace(annotation=next(iter(typing.get_args(kind)), Any))
+    result = _result(handler, signature.return_annotation)
+    one.__signature__ = signature.replace(parameters=[*first, item], return_annotation=result)  # type: ignore[attr-defined]
     return one
 
 
-def _resolved(handler: Callable[..., Any], name: str, annotation: Any) -> Any:
-    """Return the type; the annotation as it is if it cannot be resolved."""
+def _result(handler: Callable[..., Any], annotation: Any) -> Any:
+    """Return the type of one message's result, without that of errors."""
     try:
-        return annotation if annotation is _EMPTY else resolve_type(handler, name, annotation)
-    except Exception:
-        return annotation
-
-
-def _item(kind: Any, *, what: Any) -> tuple[Any] | None:
-    """Return the type of the items in a tuple; None if the type is no list."""
-    if kind is _EMPTY or kind in _LISTS:
-        return (_EMPTY,)
-    if typing.get_origin(kind) in _LISTS:
-        return (typing.get_args(kind)[0],)
-    return (what,) if isinstance(kind, str) else None  # the codec reports what cannot be resolved
-
-
-def _result(kind: Any) -> Any:
-    """Return the type of one message's result: of the list's items without None for the list, and without errors."""
-    lists = [each for each in _members(kind) if each is not type(None)]
-    if not lists:
-        return None
-    if len(lists) != 1 or typing.get_origin(lists[0]) not in (*_LISTS, tuple):
+        kinds = _members(resolve_type(handler, "return", annotation))
+    except Exception:  # a missing annotation, or one that cannot be resolved: results are read as plain JSON
         return _EMPTY
-    results = [each for each in _members(typing.get_args(lists[0])[0]) if not _is_error(each)]
-    return functools.reduce(operator.or_, results) if results else None
+    items = [
+        each for kind in kinds for each in _members(*typing.get_args(kind)[:1]) if typing.get_origin(kind) in _LISTS
+    ]
+    results = [each for each in items if not (isinstance(each, type) and issubclass(each, BaseException))]
+    return functools.reduce(operator.or_, results) if results else None if kinds == (type(None),) else _EMPTY
 
 
-def _members(kind: Any) -> tuple[Any, ...]:
-    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
-    return typing.get_args(kind) if is_union else (type(None) if kind is None else kind,)
-
-
-def _is_error(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseException)
+def _members(kind: Any = Any) -> tuple[Any, ...]:
+    return typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)

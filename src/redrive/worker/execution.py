@@ -92,7 +92,7 @@ class Execution(Struct, gc=False, eq=False):
     company: int = 1  # for a suspect: how many executions may run in one process with it, itself included
     apart: bool = False  # True if it is a suspect that runs in a child process, whatever its task declares
     handle: Any = None  # its asyncio task, if it has one; cleared at the end, as no collector frees the cycle
-    call: Any = None  # the worker.gather.Call that it is gathered in, or runs as its lead; cleared as `handle`
+    call: Any = None  # the GatheredCall that it is gathered in, or runs as its lead; cleared as `handle`
     silent: bool = False  # True if another execution of its call tells flow control how the call ended
 
     def begin(self, slots: CrashSlots | None, make: Callable[..., Context] = Context) -> Context:

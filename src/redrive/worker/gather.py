@@ -17,17 +17,15 @@ from ..errors import LeaseLost
 from ..gathered import CallMessages
 from ..message import BLOB
 from ..run_context import Context
-from .crash.ledger import CrashSlots
 from .execution import Execution
 from .settlement import fault_of
 
 
-class Call(CallMessages):
+class GatheredCall(CallMessages):
     """The executions of one call. It takes more until it is full or begins; `lead` is None while it lingers."""
 
-    def __init__(self, key: tuple[Any, ...], calls: dict[tuple[Any, ...], Call], lock: threading.RLock) -> None:
-        self._key, self._calls, self._lock = key, calls, lock
-        self.slots: CrashSlots | None = None
+    def __init__(self, key: tuple[Any, ...], gathering: Gathering) -> None:
+        self._key, self._gathering = key, gathering
         self.lead: Execution | None = None
         self.executions: list[Execution] = []
         self._begun: list[Execution] = []
@@ -40,16 +38,17 @@ class Call(CallMessages):
 
     def close(self) -> None:
         """Take no more executions. Call it under the lock."""
-        if self._calls.get(self._key) is self:
-            del self._calls[self._key]
+        calls = self._gathering.calls
+        if calls.get(self._key) is self:
+            del calls[self._key]
 
     def begin(self) -> tuple[Sequence[Context], list[Any]]:
-        with self._lock:
+        with self._gathering.lock:
             self.close()
         runs, items = [], []
         for execution in self.executions:
             try:
-                runs.append(execution.begin(self.slots))
+                runs.append(self._gathering.start(execution))
             except LeaseLost as error:  # another worker may run it
                 execution.fault = fault_of(execution, error)
                 continue
@@ -66,7 +65,7 @@ class Call(CallMessages):
                 execution.keep(answer)
 
     def cancel(self) -> None:
-        """End the call if all its messages are to end. Called on the loop's thread, by one that is to end."""
+        """End the call if all its messages are to end. Called on the loop's thread."""
         causes = [execution.cause for execution in self._begun if execution.cause is not None]
         if self.lead is not None and len(causes) == len(self._begun):
             self.lead.end("timeout" if "timeout" in causes else causes[-1])
@@ -87,7 +86,7 @@ class Call(CallMessages):
 
     def part(self) -> list[Execution]:
         """Return the executions, which the call has no more: no collector frees a cycle of them."""
-        with self._lock:
+        with self._gathering.lock:
             self.close()
             executions, self.executions, self._begun, self.lead = self.executions, [], [], None
         for execution in executions:
@@ -101,7 +100,8 @@ def parted(executions: Iterable[Execution]) -> list[Execution]:
 
 
 class Gathering:
-    """The calls of one worker that wait for more messages. `enter` starts executions within the limits.
+    """The calls of one worker that wait for more messages. `start` begins an execution of a call, `enter` starts
+    calls within the limits.
 
     Used on the loop's thread; `withdraw` is thread-safe, and `finish` may be called on any thread.
     """
@@ -109,29 +109,28 @@ class Gathering:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        slots: CrashSlots | None,
+        start: Callable[[Execution], Context],
         enter: Callable[[Sequence[Execution]], None],
         finish: Callable[[Sequence[Execution]], None],
     ) -> None:
-        self._loop, self._slots, self._enter, self._finish = loop, slots, enter, finish
-        self._calls: dict[tuple[Any, ...], Call] = {}  # those that take more executions
-        self._lock = threading.RLock()  # so that each execution is in one call, and is either withdrawn or started
+        self._loop, self.start, self._enter, self._finish = loop, start, enter, finish
+        self.calls: dict[tuple[Any, ...], GatheredCall] = {}  # those that take more executions
+        self.lock = threading.RLock()  # so that each execution is in one call, and is either withdrawn or started
 
     def add(self, executions: Sequence[Execution]) -> list[Execution]:
         """Return the executions to start now, in order: calls that do not linger, and what is not gathered. The
         executions of a call have the same task and queue, and the same keys of rates and dependencies."""
         starting = []
-        with self._lock:
-            new: list[Call] = []
+        with self.lock:
+            new: list[GatheredCall] = []
             for execution in executions:
                 if execution.task.gather is None or runs_alone(execution):
                     starting.append(execution)
                     continue
                 key = (execution.task, execution.queue, execution.guards)
-                call = self._calls.get(key)
+                call = self.calls.get(key)
                 if call is None:
-                    call = self._calls[key] = Call(key, self._calls, self._lock)
-                    call.slots = self._slots
+                    call = self.calls[key] = GatheredCall(key, self)
                     new.append(call)
                 call.executions.append(execution)
                 execution.call = call
@@ -147,16 +146,16 @@ class Gathering:
                     starting.append(call.run())
         return starting
 
-    def _linger_over(self, call: Call) -> None:
-        with self._lock:
+    def _linger_over(self, call: GatheredCall) -> None:
+        with self.lock:
             lead = call.run() if call.lead is None and call.executions else None
         if lead is not None:
             self._enter([lead])
 
     def withdraw(self, chosen: Callable[[Execution], bool] = lambda execution: True) -> list[Execution]:
         """Forget the `chosen` executions that linger, and return them for the worker to release them."""
-        with self._lock:
-            gone = [call for call in self._calls.values() if call.lead is None and chosen(call.executions[0])]
+        with self.lock:
+            gone = [call for call in self.calls.values() if call.lead is None and chosen(call.executions[0])]
             return [execution for call in gone for execution in call.part()]
 
     def finish(self, executions: Sequence[Execution]) -> None:

@@ -185,6 +185,8 @@ def test_what_it_raises_fails_all_and_the_last_attempt_is_each_ones_own(app: App
     app.run_worker(drain=True)
     assert calls.lists[:2] == [[0, 1, 2], [0, 1, 2]] and sorted(calls.lists[2:]) == [[0], [1], [2]]
     assert dead(app) == {ids[1]: "with [1]"} and stored(app, ids[1]).attempt == 3
+    faults = stored(app, ids[1]).faults
+    assert len({fault.fingerprint for fault in faults}) == 1 and "gathered.py" not in faults[0].traceback
 
 
 def test_without_retries_a_call_gathers_all_the_same(app: App) -> None:
@@ -580,8 +582,9 @@ def test_a_handler_that_takes_no_list_is_refused(app: App) -> None:
     def two(items: list[int], more: list[int]) -> None: ...
     def named(*, items: list[int]) -> None: ...
     def default(items: Sequence[int] = ()) -> None: ...
+    def other(items: dict[str, int]) -> None: ...
 
-    for handler in (none, one, two, named, default):
+    for handler in (none, one, two, named, default, other):
         with pytest.raises(ConfigError, match=r"takes one list with an item for each message"):
             app.task(gather=5)(handler)  # type: ignore[arg-type]
 
