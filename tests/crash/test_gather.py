@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -10,11 +12,23 @@ from time import sleep
 
 import msgspec
 import pytest
-from tests.support.crash.children import ENGINES, KILLED, Child, balanced, put_all, records, run, stored, until
+from tests.support.crash.children import (
+    ENGINES,
+    KILLED,
+    PATIENCE_S,
+    Child,
+    balanced,
+    put_all,
+    records,
+    run,
+    stored,
+    until,
+)
 from tests.support.crash.gathering import GATHER, KINDS, Item, with_gathering
 from tests.support.crash.ledger import Journal, Record, handled
 from tests.support.crash.programs import Plan, make_app
 
+import redrive
 from redrive.ids import new_id
 from redrive.message import Draft, Lane
 
@@ -110,3 +124,38 @@ def test_of_fifty_that_die_together_the_poison_alone_is_convicted(place: Path, s
         f"{deaths} deaths; {sum(n > 1 for n in again.values())} others ran again, none more than {max(again.values())}"
     )
     assert {record.attempt for record in starts} == {1} and {r.note for r in starts if r.crashes} <= {"of 1"}
+
+
+TASKS = """
+import asyncio, os, signal
+from redrive import App, context
+
+app = App("sqlite:///work.db")
+
+
+@app.task(name="push", gather=10, linger="50ms")
+async def push(items: list[int]) -> None:
+    with open("runs", "a") as file:
+        for item, run in zip(items, context().runs):
+            file.write(f"{item} of {len(items)} crashes {run.crashes}\\n")
+    await asyncio.sleep(0.01)
+    if 7 in items:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_with_redrive_worker_suspects_of_a_call_run_in_children_in_calls_of_one(tmp_path: Path) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    app = redrive.App(f"sqlite:///{tmp_path / 'work.db'}")
+    ids = [ref.id for ref in app.enqueue_many([Draft(task="push", body=b'{"items": %d}' % n) for n in range(30)])]
+    command = [sys.executable, "-m", "redrive", "worker", "tasks:app", "--drain", "--lease", "2s", "--log", "off"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    messages = app.store.find(ids)
+    app.store.close()
+    assert [m is not None for m in messages] == [n == 7 for n in range(30)], done.stderr
+    poison = messages[7]
+    assert poison is not None and poison.lane is Lane.QUARANTINE and poison.crashes_alone == 3
+    runs = [line.split() for line in (tmp_path / "runs").read_text().splitlines()]
+    assert "10" in {run[2] for run in runs}
+    assert {run[2] for run in runs if run[4] != "0"} == {"1"}, "what was cut off shared a call"
+    assert max(Counter(run[0] for run in runs if run[0] != "7").values()) <= 4

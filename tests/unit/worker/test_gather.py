@@ -20,6 +20,7 @@ from redrive.errors import ConfigError
 from redrive.fault import Crash, crash_fault
 from redrive.message import ClaimRequest, Draft, Lane, RetryAt, Settlement
 from redrive.ref import Ref
+from redrive.testing import Kit
 
 LONG = "60s"  # to wait for others: what a test sees run before that did not wait
 
@@ -133,6 +134,67 @@ async def test_a_pause_gives_back_what_lingers(app: App) -> None:
         app.pause_task("push", reason="a test")
         await until(lambda: all(stored(app, id).lane is Lane.READY for id in ids))
     assert calls.lists == [] and stored(app, ids[0]).attempt == 0
+
+
+class Busy:
+    """A worker with one place, which a call takes until `go` is set. `ids` are those of a call that waits for it."""
+
+    def __init__(self, app: App) -> None:
+        self.app, self.go, self.lists, self.ids = app, asyncio.Event(), list[list[int]](), list[str]()
+
+        @app.task(name="push", gather=2)
+        async def push(items: list[int]) -> None:
+            self.lists.append(items)
+            if items[0] == 0:
+                await self.go.wait()
+
+        self.push = push
+
+    async def fill(self) -> None:
+        await self.push.aenqueue(0)
+        await until(lambda: self.lists == [[0]])
+        self.ids = [ref.id for ref in await self.app.aenqueue_many([self.push.draft(n) for n in (1, 2)])]
+        await until(lambda: all(stored(self.app, id).lane is Lane.LEASED for id in self.ids))
+
+    def free(self) -> bool:
+        some = [stored(self.app, id) for id in self.ids]
+        return all((m.lane, m.attempt, m.crashes) == (Lane.READY, 0, 0) for m in some)
+
+
+@on_a_loop
+async def test_a_drain_gives_back_a_call_that_waits_for_its_place_and_lets_the_other_end(app: App) -> None:
+    busy, heard = Busy(app), Heard(app)
+    async with app.worker(concurrency=1) as worker:
+        await busy.fill()
+        worker.drain()
+        await until(busy.free)
+        busy.go.set()
+    assert busy.lists == [[0]] and sorted(heard.outcomes) == ["done", "released", "released"]
+
+
+@on_a_loop
+async def test_a_pause_gives_back_a_call_that_waits_for_its_place(app: App) -> None:
+    busy = Busy(app)
+    async with app.worker(concurrency=1):
+        await busy.fill()
+        app.pause_task("push", reason="a test")
+        await until(busy.free)
+        busy.go.set()
+    assert busy.lists == [[0]]
+
+
+@on_a_loop
+async def test_a_call_that_waits_for_its_place_runs_without_what_it_lost(app: App) -> None:
+    busy = Busy(app)
+    async with app.worker(concurrency=1, lease="300ms") as worker:
+        await busy.fill()
+        [receipt] = [e.delivery.receipt for e in worker._in_flight.all() if e.delivery.message.id == busy.ids[0]]
+        later = RetryAt.released(app.store.now_ms() + 600_000, "interrupted")
+        app.store.exchange([Settlement(receipt, later)], [])
+        await until(lambda: len(worker._in_flight) == 2)
+        busy.go.set()
+        await until(lambda: len(busy.lists) == 2)
+    assert busy.lists == [[0], [2]]
 
 
 def test_tasks_that_gather_and_others_share_a_worker(app: App) -> None:
@@ -556,6 +618,17 @@ def test_a_direct_call_is_a_call_of_one(app: App) -> None:
     with pytest.raises(TypeError, match="missing a required argument"):
         push()  # type: ignore[call-arg]
     assert asyncio.run(apush(1)).endswith("apush")
+
+
+def test_the_kit_runs_a_call_of_one(rd: Kit) -> None:
+    app = App("memory://")
+    calls = Calls(app)
+    calls.answer = lambda items: [n * 2 for n in items]
+    rd.use(app)
+    calls.put(1, 2)
+    rd.fail_next(calls.task, ConnectionError("refused"))
+    assert rd.drain().done == 2 and sorted(calls.lists) == [[1], [2]]
+    assert sorted(ran.result for ran in rd.done()) == [2, 4]
 
 
 @pytest.mark.parametrize(
