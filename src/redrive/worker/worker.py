@@ -94,7 +94,8 @@ class Worker:
         self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims, left, gather)
         self._hangs = Hangs(held, limits, lambda: self._executors.tasks.turned_s, lease_s)
         self._presence = WorkerPresence(
-            store, self.name, app.spec, self.queues, held, lambda: self.draining,
+            store, self.name, app.spec, [(q.name, q.concurrency * gather.get(q.name, 1)) for q in queues], held,
+            lambda: self.draining,
             lambda: self._services.carried(), self._notice, self.drain,
             Waking(store, [q.name for q in queues], app.tasks, lambda: self.draining).renewed, self._hangs,
         )  # fmt: skip

@@ -598,7 +598,7 @@ async def test_held_and_running_count_messages(app: App) -> None:
     async with app.worker() as worker:
         await until(lambda: full == [3] and worker._presence.sample().held == 5)
         info = worker._presence.sample()
-        assert (info.held, info.running) == (5, 3)
+        assert (info.held, info.running) == (5, 3) and info.queues[0].concurrency == 10 * 3
         assert sorted(m.since_ms is not None for m in info.messages) == [False] * 2 + [True] * 3
         go.set()
 
