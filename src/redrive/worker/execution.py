@@ -383,11 +383,9 @@ class Admission:
             apart = {id(execution) for execution in suspects if self._is_set_apart(execution)}
             self._set_apart([execution for execution in suspects if id(execution) in apart])
             admitted = [execution for execution in admitted if id(execution) not in apart]
-        self.enter(admitted if self._gather is None else self._gather(admitted))
-
-    def enter(self, executions: Sequence[Execution]) -> None:
-        """Start executions in order within the limits of their queues."""
-        for queue, of_queue in groupby(executions, key=_queue_of):
+        if self._gather is not None:
+            admitted = self._gather(admitted)
+        for queue, of_queue in groupby(admitted, key=_queue_of):
             for execution in queue.limit.enter(list(of_queue)):
                 if execution.task.place == "loop" and not execution.apart:
                     self._start_on_loop(execution)

@@ -100,8 +100,8 @@ def parted(executions: Iterable[Execution]) -> list[Execution]:
 
 
 class Gathering:
-    """The calls of one worker that wait for more messages. `start` begins an execution of a call, `enter` starts
-    calls within the limits.
+    """The calls of one worker that wait for more messages. `start` begins an execution of a call, `run` passes a call
+    to its executor.
 
     Used on the loop's thread; `withdraw` is thread-safe, and `finish` may be called on any thread.
     """
@@ -110,10 +110,10 @@ class Gathering:
         self,
         loop: asyncio.AbstractEventLoop,
         start: Callable[[Execution], Context],
-        enter: Callable[[Sequence[Execution]], None],
+        run: Callable[[Execution], None],
         finish: Callable[[Sequence[Execution]], None],
     ) -> None:
-        self._loop, self.start, self._enter, self._finish = loop, start, enter, finish
+        self._loop, self.start, self._run, self._finish = loop, start, run, finish
         self.calls: dict[tuple[Any, ...], GatheredCall] = {}  # those that take more executions
         self.lock = threading.RLock()  # so that each execution is in one call, and is either withdrawn or started
 
@@ -149,8 +149,8 @@ class Gathering:
     def _linger_over(self, call: GatheredCall) -> None:
         with self.lock:
             lead = call.run() if call.lead is None and call.executions else None
-        if lead is not None:
-            self._enter([lead])
+        for started in () if lead is None else lead.queue.limit.enter([lead]):
+            self._run(started)
 
     def withdraw(self, chosen: Callable[[Execution], bool] = lambda execution: True) -> list[Execution]:
         """Forget the `chosen` executions that linger, and return them for the worker to release them."""

@@ -157,7 +157,7 @@ class Worker:
         """Create the worker's parts that need the event loop, from the last one that a message passes to the first."""
         store, loop, slots, in_flight = self._store, self._loop, self._slots, self._in_flight
         finished = FinishedExecutions(store.nudge)
-        gathering = Gathering(loop, lambda each: each.begin(slots), lambda calls: admission.enter(calls), finished.add)
+        gathering = Gathering(loop, lambda each: each.begin(slots), lambda call: executors.begin(call), finished.add)
         self._executors = Executors(
             loop,
             self._capacity.capacity,
