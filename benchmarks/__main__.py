@@ -26,6 +26,7 @@ from .fairness import fairness
 from .find import find
 from .flow import flow
 from .freezing import freezing
+from .gather import gather
 from .groups import before, groups
 from .harness import Broken, Options, Reading, as_json, table
 from .isolation import isolation
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Callable[[Options], list[Reading]]] = {
         idempotency,
         groups,
         batches,
+        gather,
         fairness,
         tenants,
         flow,

@@ -11,6 +11,7 @@ from .config import settings
 from .duration import Duration, milliseconds, seconds
 from .enqueue import Ref, Task, TaskChain, aput, put
 from .errors import ConfigError
+from .gathered import gathered
 from .message import Draft, Message
 from .read_model import ReadModel
 from .registry import Queue as Queue
@@ -30,6 +31,7 @@ if TYPE_CHECKING:  # not imported at run time, to start faster
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 W = TypeVar("W", bound=Wrap)
 A = TypeVar("A", bound="Callable[[Alert], Any]")
 #: An ASGI application: scope, receive, send.
@@ -77,6 +79,16 @@ class App(ReadModel):
 
     @overload
     def task(
+        self, *, gather: int, ctx: Literal[True], **options: Unpack[TaskKeywords]
+    ) -> Callable[[Callable[[Context, list[T]], Any]], Task[[T], Any]]: ...
+
+    @overload
+    def task(
+        self, *, gather: int, ctx: Literal[False] = ..., **options: Unpack[TaskKeywords]
+    ) -> Callable[[Callable[[list[T]], Any]], Task[[T], Any]]: ...
+
+    @overload
+    def task(
         self, *, ctx: Literal[True], **options: Unpack[TaskKeywords]
     ) -> Callable[[Callable[Concatenate[Context, P], R]], Task[P, R]]: ...
 
@@ -106,7 +118,12 @@ class App(ReadModel):
         stored result, in direct calls too.
         `isolation="process"` runs it in a child process, one message at a time, and kills that past the timeout: a
         crash, a leak or an endless loop ends that run and nothing else. `memory="512MiB"` bounds the child's address
-        space, the interpreter included. `slo=SLO("99.9% within 30s")` is its objective, which `app.slo()` measures.
+        space, the interpreter included.
+        `gather=50` calls the handler with a list, `def push(items: list[Item])`: one item for each of up to 50
+        messages, each enqueued with its own (`push.enqueue(item)`). It returns None, or a list as long: for each
+        message its result, or the exception with which it failed. What it raises fails all of them. `linger="200ms"`
+        is how long the first may wait for others (default: not at all).
+        `slo=SLO("99.9% within 30s")` is its objective, which `app.slo()` measures.
         Raises ConfigError for a name that is taken, or a signature that cannot be stored."""
         if misplaced:
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")
@@ -148,6 +165,7 @@ class App(ReadModel):
         for opener in wraps if not task.is_async else ():
             opener.refuse(task.name)
         entry = around(task.handler, task.is_async, wraps)
+        entry = entry if task.gather is None else gathered(entry, task)
         return entry if self.tracing is None else traced(entry, task.is_async, self.tracing)
 
     def instrument(

@@ -88,7 +88,7 @@ def call(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[
     if direct.finished:
         return direct.result
     try:
-        result = task.handler(*_arguments(task, context, args), **kwargs)
+        result = task.called(*_arguments(task, context, args), **kwargs)
         direct.end(result)
     except BaseException:
         direct.fail()
@@ -103,7 +103,7 @@ async def acall(task: TaskSpec, context: Context, args: Sequence[Any], kwargs: M
         await _in_thread(direct.begin)
         if direct.finished:
             return direct.result
-        result = await task.handler(*_arguments(task, context, args), **kwargs)
+        result = await task.called(*_arguments(task, context, args), **kwargs)
         await _in_thread(direct.end, result)
     except BaseException:
         await _in_thread(direct.fail)

@@ -15,6 +15,7 @@ from .codec.annotations import first_type
 from .codec.codec import Upcast
 from .duration import Duration, milliseconds
 from .errors import BlobsUnavailable, ConfigError, StoreError
+from .gathered import gathered
 from .ids import new_id
 from .message import NORMAL, PRIORITIES, Draft, Lane, Message, PutResult, labelled
 from .ref import Ref as Ref
@@ -160,6 +161,8 @@ class Task(TaskSpec, Bound[P, R]):
     def __init__(self, app: Registry, handler: Callable[..., R], name: str | None, options: TaskOptions) -> None:
         TaskSpec.__init__(self, app, handler, name, options)
         Bound.__init__(self, self, EnqueueOptions())
+        if options.gather is not None:
+            self.called = self.entry = gathered(handler, self)
         if options.takes_context:
             self._check_context()
         self.__name__ = getattr(handler, "__name__", self.name)
@@ -189,7 +192,7 @@ class Task(TaskSpec, Bound[P, R]):
                 from .direct_call import call
 
                 return call(self, made, args, kwargs)  # type: ignore[no-any-return]
-            return self.handler(*self._with_context(args), **kwargs)  # type: ignore[no-any-return]
+            return self.called(*self._with_context(args), **kwargs)  # type: ignore[no-any-return]
         finally:
             leave(token)
 
@@ -201,7 +204,7 @@ class Task(TaskSpec, Bound[P, R]):
                 from .direct_call import acall
 
                 return await acall(self, made, args, kwargs)
-            return await self.handler(*self._with_context(args), **kwargs)
+            return await self.called(*self._with_context(args), **kwargs)
         finally:
             leave(token)
 

@@ -91,6 +91,12 @@ class Context(Struct, eq=False):
         return self.message.fence
 
     @property
+    def runs(self) -> tuple[Context, ...]:
+        """The context of each message of a call that gathers several (`gather=`), in the order of the handler's list;
+        otherwise this one."""
+        return (self,)
+
+    @property
     def correlation_id(self) -> str:
         """The id that this message shares with the work that caused it, and passes on to its follow-ups."""
         return self.message.correlation_id
@@ -397,8 +403,9 @@ class Tracing(Protocol):
         """Return the drafts with the trace context of the enqueuing code."""
         ...
 
-    def begin(self, context: Context) -> str:
-        """Begin the span of a run that a child process executes; return its traceparent, to be sent to the child."""
+    def begin(self, context: Context, call: Context | None = None) -> str:
+        """Begin the span of a run that a child process executes, or that is gathered in the `call` of another; return
+        its traceparent, to be sent to the child."""
         ...
 
     def enter(self, context: Context) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, get_args
 from msgspec import Struct
 
 from .codec import Codec, Upcast
+from .codec.items import item_handler
 from .config.values import some_size
 from .decide import Policy
 from .duration import Duration, milliseconds, seconds, show
@@ -30,6 +31,8 @@ if TYPE_CHECKING:  # not imported at run time, to start faster
 RESTART_S = 5.0  # the longest pause in seconds before a supervisor restarts a worker process that keeps dying
 Isolation = Literal["process"]
 ExecutorName = Literal["loop", "thread", "process"]
+GATHER_MAX = 1000
+LINGER_MAX_S = 60.0  # what lingers is held under leases, so that no other worker can run it
 _POISON = Poison()
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The pattern excludes ids of zeros and the version ff, which are invalid.
@@ -68,6 +71,7 @@ class TaskKeywords(TypedDict, total=False):
     isolation: Isolation | None
     memory: str | int | None
     slo: SLO | None
+    linger: Duration | None
 
 
 class AlertKeywords(TypedDict, total=False):
@@ -96,6 +100,8 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     isolation: Isolation | None = None
     memory_bytes: int | None = None
     slo: SLO | None = None
+    gather: int | None = None
+    linger_s: float = 0.0
 
 
 def task_options(
@@ -115,6 +121,8 @@ def task_options(
     isolation: Literal["process"] | None = None,
     memory: str | int | None = None,
     slo: SLO | None = None,
+    gather: int | None = None,
+    linger: Duration | None = None,
 ) -> TaskOptions:
     """Return the options of a task, checked. Raises ConfigError for invalid values."""
     as_text(queue or "", "task queue")
@@ -149,6 +157,8 @@ def task_options(
         isolation=isolation,
         memory_bytes=memory_bytes,
         slo=as_slo(slo),
+        gather=gather,
+        linger_s=_linger_s(gather, linger, isolation),
     )
 
 
@@ -158,11 +168,14 @@ class TaskSpec:
     def __init__(self, home: TaskRegistry, handler: Callable[..., Any], name: str | None, options: TaskOptions) -> None:
         o, name = options, as_text(name, "task name") or _name(handler)
         self.app, self.handler, self.name, self.queue = home, handler, name, o.queue
+        self.called: Callable[..., Any] = handler  # what a direct call calls: the handler, with a list if it gathers
         self.entry: Callable[..., Any] = handler  # what workers call: the handler inside the app's wraps
         self.policy, self.rules = o.policy, tuple(check_rules(o.rules, f"rules of task {name!r}"))
         self.takes_context = o.takes_context
         self.on_dead = o.on_dead.name if isinstance(o.on_dead, TaskSpec) else o.on_dead
-        self.codec = Codec(handler, name, skip_first=o.takes_context, version=o.version)
+        self.gather, self.linger_s = o.gather, o.linger_s
+        described = handler if o.gather is None else item_handler(handler, name, skip_first=o.takes_context)
+        self.codec = Codec(described, name, skip_first=o.takes_context, version=o.version)
         self.version, self.keep_ms = o.version, o.keep_ms
         self.dependency = o.dependency  # the dependency that it calls; None: one with the task's name, if declared
         self.rate, self.idempotency = o.rate, o.idempotency
@@ -314,6 +327,27 @@ def _check_idempotency(given: object) -> None:
         raise ConfigError(
             f"idempotency={given!r}: expected an Idempotency, such as Idempotency(key=lambda order_id: order_id)"
         )
+
+
+def _linger_s(gather: object, linger: Duration | None, isolation: object) -> float:
+    """Return the seconds for which a message may wait for others of its call. Raises ConfigError."""
+    if gather is None:
+        if linger is not None:
+            raise ConfigError(f"linger={linger!r} says how long a message waits for others of its call; give gather=")
+        return 0.0
+    if type(gather) is not int or not 2 <= gather <= GATHER_MAX:
+        raise ConfigError(f"gather={gather!r}: expected the most messages of one call, from 2 to {GATHER_MAX}")
+    if isolation is not None:
+        raise ConfigError(
+            f"gather={gather!r} and isolation={isolation!r}: a child process runs one message at a time, so that a "
+            "kill ends no other; leave one of them out"
+        )
+    linger_s = 0.0 if linger is None else seconds(linger, "linger")
+    if linger_s > LINGER_MAX_S:
+        raise ConfigError(
+            f"linger={linger!r}: expected at most {show(LINGER_MAX_S)}, as what waits is leased meanwhile"
+        )
+    return linger_s
 
 
 def _memory_bytes(isolation: object, memory: object) -> int | None:

@@ -160,6 +160,20 @@ def test_sync_handlers_run_beside_each_other_too(stand: Stand) -> None:
     assert f.invoke() == [] and f.count() == 0
 
 
+def test_a_task_that_gathers_gets_calls_of_one(stand: Stand) -> None:
+    f = Lambda(stand)
+    lists: list[list[int]] = []
+
+    @f.app.task(name="push", queue="q", retry=PUSH, gather=10)
+    async def push(items: list[int]) -> list[Exception | None]:
+        lists.append(items)
+        return [ConnectionError("down") if n == 3 else None for n in items]
+
+    f.app.enqueue_many([push.draft(n) for n in range(5)])
+    assert len(f.invoke()) == 1
+    assert sorted(lists) == [[n] for n in range(5)] and f.count() == 1
+
+
 def test_the_dead_are_sent_on_first_and_then_lambda_deletes_them(stand: Stand) -> None:
     f = Lambda(stand)
 

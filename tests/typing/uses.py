@@ -111,6 +111,25 @@ def scaled(path: str) -> int:
 def unknown_isolation() -> None: ...
 
 
+@app.task(gather=50, linger="200ms")
+async def many(items: list[int]) -> list[str | Exception]:
+    return [str(item) for item in items]
+
+
+@app.task(gather=50, ctx=True)
+def many_with_context(ctx: Context, items: list[str]) -> None:
+    assert_type(ctx.runs, tuple[Context, ...])
+
+
+many.enqueue(1)
+many_with_context.enqueue("one")
+many.enqueue([1])  # type: ignore[call-overload]
+
+
+@app.task(gather=50)  # type: ignore[arg-type]
+def no_list(item: int) -> None: ...
+
+
 @app.task(keep_result="1h")
 async def with_a_result(record_id: int) -> int:
     return record_id

@@ -44,7 +44,8 @@ _LINES_MAX = 4_096  # most lines of code that are cached
 
 _HEADER = "Traceback (most recent call last):\n"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib is not imported elsewhere
-_OWN = f"{_PACKAGE}{os.sep}worker{os.sep}"  # path of frames that are left out: redrive's own are useless to users
+# Paths of frames that are left out: redrive's own are useless to users.
+_OWN = (f"{_PACKAGE}{os.sep}worker{os.sep}", f"{_PACKAGE}{os.sep}gathered.py")
 _INLINED = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>"})  # names of frames that exist only before Python 3.12
 _CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
 _DURING = "\nDuring handling of the above exception, another exception occurred:\n\n"

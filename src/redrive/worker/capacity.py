@@ -46,7 +46,7 @@ class Capacity:
 
     `total` bounds the messages that run at once; `prefetch` is the number beyond it that each queue, or the worker if
     there is a total, may hold; `claim_max` bounds one claim. `flow` limits the tasks to claim; `left` has those left
-    to newer workers, and the paused ones.
+    to newer workers, and the paused ones. `gather` has, by queue, the most messages that one call may gather.
     """
 
     def __init__(
@@ -57,10 +57,13 @@ class Capacity:
         claim_max: int,
         flow: ClaimLimits | None = None,
         left: TaskPauses | None = None,
+        gather: Mapping[str, int] = {},
     ) -> None:
         self._flow, self._left = flow, left
         self._claim_max = min(claim_max, BATCH_MAX)
-        self._most = {q.name: q.concurrency + (q.concurrency if prefetch is None else prefetch) for q in queues}
+        runs = {q.name: q.concurrency * gather.get(q.name, 1) for q in queues}
+        total *= max((gather.get(q.name, 1) for q in queues), default=1)
+        self._most = {name: most + (most if prefetch is None else prefetch) for name, most in runs.items()}
         together = sum(self._most.values())
         self.capacity = min(together, total * 2 if prefetch is None else total + prefetch)
         self._shares = [self._most]  # by queue, the most messages to hold; filled in order

@@ -93,6 +93,8 @@ class Execution(Struct, gc=False, eq=False):
     company: int = 1  # for a suspect: how many executions may run in one process with it, itself included
     apart: bool = False  # True if it is a suspect that runs in a child process, whatever its task declares
     handle: Any = None  # its asyncio task, if it has one; cleared at the end, as no collector frees the cycle
+    call: Any = None  # the GatheredCall that it is gathered in, or runs as its lead; cleared as `handle`
+    silent: bool = False  # True if another execution of its call tells flow control how the call ended
 
     def begin(self, slots: CrashSlots | None, make: Callable[..., Context] = Context) -> Context:
         """Mark the message as started, so that a crash of this process counts against the message; return the
@@ -146,6 +148,12 @@ class Execution(Struct, gc=False, eq=False):
     def executor(self) -> ExecutorName:
         """The name of the executor that runs this execution: loop, thread or process."""
         return "process" if self.apart else self.task.place
+
+    @property
+    def runner(self) -> Execution | None:
+        """The execution that an executor runs for this one: itself, or the lead of its call; None while that waits."""
+        lead: Execution | None = self if self.call is None else self.call.lead
+        return lead
 
     def end(self, cause: str) -> None:
         """Ask the handler to stop, for this cause or an earlier one. If it is an asyncio task, call this on the loop's
@@ -344,7 +352,8 @@ class Admission:
 
     `admit` returns those that may run. `total` is how many messages this worker runs at once. `start_on_loop` and
     `start` run them on the event loop and elsewhere; `can_isolate` says whether a child process can run a task.
-    `set_apart` gets suspects that must not run beside others, `finish` the executions that were not admitted.
+    `set_apart` gets suspects that must not run beside others, `finish` the executions that were not admitted. `gather`
+    returns what to start of some executions, with calls for those that it gathers; None where no task gathers.
     """
 
     def __init__(
@@ -357,8 +366,10 @@ class Admission:
         set_apart: Callable[[Sequence[Execution]], None],
         finish: Callable[[Sequence[Execution]], None],
         total: int,
+        gather: Callable[[Sequence[Execution]], list[Execution]] | None = None,
     ) -> None:
         self._store, self._admit, self._total, self._finish = store, admit, total, finish
+        self._gather = gather
         self._start_on_loop, self._start, self._can_isolate = start_on_loop, start, can_isolate
         self._set_apart = set_apart
 
@@ -373,6 +384,8 @@ class Admission:
             apart = {id(execution) for execution in suspects if self._is_set_apart(execution)}
             self._set_apart([execution for execution in suspects if id(execution) in apart])
             admitted = [execution for execution in admitted if id(execution) not in apart]
+        if self._gather is not None:
+            admitted = self._gather(admitted)
         for queue, of_queue in groupby(admitted, key=_queue_of):
             for execution in queue.limit.enter(list(of_queue)):
                 if execution.task.place == "loop" and not execution.apart:

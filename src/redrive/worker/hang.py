@@ -127,7 +127,7 @@ class Hangs:
     def _current(self) -> Execution | None:
         """Return the execution whose task the event loop runs now, if any."""
         task = None if self._loop is None else asyncio.current_task(self._loop)
-        return next((each for each in self._in_flight.all() if task is not None and each.handle is task), None)
+        return next((each for each in self._in_flight.all() if task is not None and _runner(each).handle is task), None)
 
     def _of_queues(self, now_s: float) -> Hang | None:
         """Return a hang of the queues in which no execution can begin, as no running one will end by itself."""
@@ -169,6 +169,11 @@ def unbegun(executions: Sequence[Execution]) -> list[Execution]:
     return result
 
 
+def _runner(execution: Execution) -> Execution:
+    """Return the execution that an executor runs for this one."""
+    return execution.runner or execution
+
+
 def _stack_of(thread: int) -> Sequence[traceback.FrameSummary]:
     """Return the stack of a thread from its handler's frame on; the whole stack without a handler."""
     frames = list(_frames(sys._current_frames().get(thread)))
@@ -181,9 +186,9 @@ def _stack_of_execution(execution: Execution) -> Sequence[traceback.FrameSummary
     for frame in sys._current_frames().values():
         frames = list(_frames(frame))
         for n, each in enumerate(frames):
-            if each.f_code is _HANDLERS[1] and each.f_locals.get("execution") is execution:
+            if each.f_code is _HANDLERS[1] and each.f_locals.get("execution") is _runner(execution):
                 return _summary(frames[:n])
-    handle: asyncio.Task[object] | None = execution.handle
+    handle: asyncio.Task[object] | None = _runner(execution).handle
     return () if handle is None else _summary([*reversed(handle.get_stack())][:-1])
 
 

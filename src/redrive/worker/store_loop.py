@@ -25,6 +25,7 @@ from .capacity import BATCH_MAX, Capacity, WorkerLimit
 from .crash.suspects import Suspects
 from .delivery_events import Reporter
 from .execution import Admission, Execution, InFlightExecutions, WorkerQueue
+from .gather import Gathering, parted
 from .hang import Hangs, unbegun
 from .leases import LeaseRenewals
 from .outage import Outage
@@ -71,6 +72,7 @@ class StoreLoop:
         in_flight: InFlightExecutions,
         leases: LeaseRenewals,
         admission: Admission,
+        gathering: Gathering,
         suspects: Suspects,
         finished: FinishedExecutions,
         loop: asyncio.AbstractEventLoop,
@@ -88,6 +90,7 @@ class StoreLoop:
         self._store, self._name, self._pipeline, self._lease_s = store, name, pipeline, lease_s
         self._limit = limit
         self._capacity, self._queues, self._in_flight, self._leases = capacity, queues, in_flight, leases
+        self._gathering = gathering
         self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
         self._services, self._burst, self._newer = services, burst, newer
         self._pauses, self._hangs = pauses, hangs
@@ -178,8 +181,8 @@ class StoreLoop:
     def _release_unstarted(self) -> None:
         """While draining, release the executions that have not started and, after the grace, also the running ones."""
         now_ms = self._store.now_ms()
-        unstarted = [execution for queue in self._queues.values() for execution in queue.limit.close()]
-        unstarted += self._suspects.close()
+        unstarted = parted(execution for queue in self._queues.values() for execution in queue.limit.close())
+        unstarted += self._suspects.close() + self._gathering.withdraw()
         if self.grace_over.is_set():
             finished = set(self._finished.executions)
             unstarted += [
@@ -274,10 +277,14 @@ class StoreLoop:
         """Release messages of tasks that were just paused and that wait to begin; they keep their places."""
         paused, self._pauses.just_paused = self._pauses.just_paused, frozenset()
         now_ms = self._store.now_ms()
-        for queue in self._queues.values():
-            for each in queue.limit.withdraw(lambda execution: execution.delivery.message.task in paused):
-                each.settling = True
-                self._outcomes.append(released(each, now_ms))
+
+        def chosen(execution: Execution) -> bool:
+            return execution.delivery.message.task in paused
+
+        waiting = [each for queue in self._queues.values() for each in queue.limit.withdraw(chosen)]
+        for each in parted(waiting) + self._gathering.withdraw(chosen):
+            each.settling = True
+            self._outcomes.append(released(each, now_ms))
 
     def _look_for_hangs(self, now_s: float) -> None:
         """While the event loop or a queue hangs, release its messages that cannot begin, and claim no more from it."""
@@ -291,7 +298,8 @@ class StoreLoop:
                 self._reporter.warn("worker_back", f"it goes on after {show(round(now_s - before.since_s))}")
             return
         for name in stopped:
-            self._queues[name].limit.withdraw()
+            parted(self._queues[name].limit.withdraw())
+        self._gathering.withdraw(lambda execution: execution.delivery.message.queue in stopped)
         left = unbegun([each for each in self._in_flight.all() if each.delivery.message.queue in stopped])
         now_ms = self._store.now_ms()
         for each in left:

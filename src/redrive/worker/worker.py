@@ -24,6 +24,7 @@ from .executors.app_import import origin_of
 from .executors.executors import Executors
 from .executors.processes import ProcessExecutor, Recycling
 from .flow.controller import Flow
+from .gather import Gathering
 from .hang import Hangs
 from .idempotency import KeyClaims
 from .identity import identity
@@ -88,10 +89,13 @@ class Worker:
         self._newer = Newer(store, app.tasks, lambda: self._in_flight.all(), left, burst=burst)
         ended = None if self._flow is None else self._flow.left
         held = self._in_flight = InFlightExecutions(self._worker_queues, self._slots, ended)
-        self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims, left)
+        gathers = sorted((task.gather, task.queue) for task in app.tasks.values() if task.gather is not None)
+        gather = self._gather = {queue: most for most, queue in gathers}  # the most for each queue
+        self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims, left, gather)
         self._hangs = Hangs(held, limits, lambda: self._executors.tasks.turned_s, lease_s)
         self._presence = WorkerPresence(
-            store, self.name, app.spec, self.queues, held, lambda: self.draining,
+            store, self.name, app.spec, [(q.name, q.concurrency * gather.get(q.name, 1)) for q in queues], held,
+            lambda: self.draining,
             lambda: self._services.carried(), self._notice, self.drain,
             Waking(store, [q.name for q in queues], app.tasks, lambda: self.draining).renewed, self._hangs,
         )  # fmt: skip
@@ -153,10 +157,11 @@ class Worker:
         """Create the worker's parts that need the event loop, from the last one that a message passes to the first."""
         store, loop, slots, in_flight = self._store, self._loop, self._slots, self._in_flight
         finished = FinishedExecutions(store.nudge)
+        gathering = Gathering(loop, lambda each: each.begin(slots), lambda call: executors.begin(call), finished.add)
         self._executors = Executors(
             loop,
             self._capacity.capacity,
-            finished.add,
+            gathering.finish if self._gather else finished.add,
             in_flight.all,
             slots,
             self._lease_s / 6,
@@ -178,7 +183,7 @@ class Worker:
         )  # fmt: skip
         admission = Admission(
             store, pipeline.admit, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
-            finished.add, self._total,
+            finished.add, self._total * max(self._gather.values(), default=1), gathering.add if self._gather else None,
         )  # fmt: skip
         self._cleaner = None if store.large_bodies is None else Cleaner(store.large_bodies, self._notice)
         names = [queue.name for queue in self.queues]
@@ -193,6 +198,7 @@ class Worker:
             in_flight=in_flight,
             leases=self._leases,
             admission=admission,
+            gathering=gathering,
             suspects=suspects,
             finished=finished,
             loop=loop,

@@ -30,6 +30,7 @@ PROGRAMS = {
     "worker": "programs",
     "producer": "programs",
     "follower": "followers",
+    "gatherer": "gathering",
     "payer": "payments",
     "redriver": "redrives",
     "mender": "edits",

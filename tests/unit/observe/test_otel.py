@@ -712,3 +712,35 @@ def _points(reader: InMemoryMetricReader) -> dict[tuple[str, frozenset[Any]], fl
             elif isinstance(point, NumberDataPoint):
                 found[f"{name}_total" if hasattr(metric.data, "is_monotonic") else name, labels] = point.value
     return found
+
+
+# -- calls that gather messages
+
+
+@pytest.mark.parametrize("sync", [False, True], ids=["coroutine", "thread"])
+def test_each_message_of_a_call_has_a_span_that_links_to_the_calls(traced: Traced, sync: bool) -> None:
+    inner: list[int] = []
+
+    def within() -> None:
+        with traced.tracer.start_as_current_span("inside") as span:
+            inner.append(span.parent.span_id)  # type: ignore[attr-defined]
+
+    async def push(items: list[int]) -> list[Exception | None]:
+        within()
+        return [Reject("no") if n == 1 else None for n in items]
+
+    def push_sync(items: list[int]) -> list[Exception | None]:
+        within()
+        return [Reject("no") if n == 1 else None for n in items]
+
+    task: Any = traced.app.task(name="push", gather=4)(push_sync if sync else push)
+    ids = [ref.id for ref in traced.app.enqueue_many([task.draft(n) for n in range(3)])]
+    traced.work()
+    runs = {
+        str(told(span)[messaging_attributes.MESSAGING_MESSAGE_ID]): span for span in traced.named("process default")
+    }
+    first, *others = [runs[id] for id in ids]
+    assert inner == [id_of(first)] and "gathered call" not in linked(first)
+    assert [linked(span)["gathered call"] for span in others] == [id_of(first)] * 2
+    assert [told(runs[id])["redrive.outcome"] for id in ids] == ["done", "dead", "done"]
+    assert all(span.end_time and span.start_time and span.end_time >= span.start_time for span in runs.values())

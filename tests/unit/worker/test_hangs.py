@@ -128,6 +128,19 @@ def test_a_hung_worker_names_the_task_and_shows_the_stack_that_blocks_it(
         assert "redrive/worker" not in text
 
 
+def test_a_hung_call_of_several_messages_is_named(app: App) -> None:
+    scene = Scene(app, on_loop=True)
+
+    @app.task(name="stats.all", queue="stats", gather=5)
+    async def roll_all(items: list[int]) -> None:
+        assert scene.go.wait(60)
+
+    app.enqueue_many([roll_all.draft(n) for n in range(3)])
+    with working(scene):
+        notice = scene.notice("worker_hung")
+    assert notice.about == "stats.all" and "in roll_all" in notice.text and "assert scene.go.wait(60)" in notice.text
+
+
 def test_a_worker_whose_loop_turns_again_says_so_and_claims_again(app: App) -> None:
     scene = Scene(app, on_loop=True)
     scene.block.enqueue()
@@ -232,7 +245,7 @@ def an_execution(clock_s: float, *, timeout_s: float, place: str = "thread") -> 
     message = SimpleNamespace(queue="q", task="t", id="m")
     return SimpleNamespace(
         delivery=SimpleNamespace(message=message), started_s=clock_s, finished_s=0.0, executor=place,
-        deadline_s=clock_s + timeout_s, handle=None,
+        deadline_s=clock_s + timeout_s, handle=None, runner=None,
     )  # fmt: skip
 
 

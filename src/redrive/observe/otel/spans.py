@@ -58,6 +58,7 @@ OPERATION, TYPE = "messaging.operation.name", "messaging.operation.type"
 ID, CONVERSATION = "messaging.message.id", "messaging.message.conversation_id"
 COUNT, CLIENT, ERROR_TYPE = "messaging.batch.message_count", "messaging.client.id", "error.type"
 SENDER, PREVIOUS = {"redrive.link": "sender"}, {"redrive.link": "previous attempt"}
+CALL = {"redrive.link": "gathered call"}
 # The outcome of a free decision by its `why`; `held` for all others.
 _FREE = {"snooze": "snoozed", "interrupted": "released"}
 _OVER = frozenset({"run_done", "run_stopped", "run_cancelled"})
@@ -92,11 +93,14 @@ class Spans:
         """Begin a span for each pair of queue and sender of the drafts, and return them."""
         return Sending(self, drafts)
 
-    def begin(self, context: Context) -> str:
-        """Begin, in the worker, the span of an execution that runs in a child process. Return the span's traceparent,
-        to be sent to the child; empty after an error."""
+    def begin(self, context: Context, call: Context | None = None) -> str:
+        """Begin, in the worker, the span of an execution that runs in a child process, or in the `call` of another
+        message, to whose span it has a link. Return the span's traceparent, to be sent to the child; empty after an
+        error."""
         try:
-            return traceparent_of(self._begin(context).span.get_span_context())
+            of_call = None if call is None else call._trace
+            links = [Link(of_call.span.get_span_context(), CALL)] if isinstance(of_call, RunSpan) else []
+            return traceparent_of(self._begin(context, links).span.get_span_context())
         except Exception:  # an error of tracing must not fail the message
             complain("the span of a run")
             return ""
@@ -120,10 +124,10 @@ class Spans:
         if token is not None:
             detach(token)
 
-    def _begin(self, context: Context) -> RunSpan:
+    def _begin(self, context: Context, more: Sequence[Link] = ()) -> RunSpan:
         message = context.message
         sender = read(message.traceparent, message.headers.get(TRACESTATE) if message.headers else None)
-        links, carried = [], NONE
+        links, carried = [*more], NONE
         if sender is not None and self._parent:
             carried = set_span_in_context(NonRecordingSpan(sender), carried)
         elif sender is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from ...gathered import gathered
 from ...worker.execution import Execution
 from ...worker.middleware import around, traced
 
@@ -50,6 +51,8 @@ class RiggedTask:
         is_async = self._task.is_async
         rigged = self._acall if is_async else self._call
         entry = around(rigged, is_async, app._wraps)
+        if self._task.gather is not None:
+            entry = gathered(entry, self._task)
         self.entry = entry if app.tracing is None else traced(entry, is_async, app.tracing)
         self.result: Any = None
         self.escaped: BaseException | None = None
@@ -60,9 +63,9 @@ class RiggedTask:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
             self._interfere(after=False)
-            self.result = self._task.handler(*args, **kwargs)
-            self._interfere(after=True)
-            return self.result
+            result = self._task.handler(*args, **kwargs)
+            self._ran(result)
+            return result
         except BaseException as error:
             self._note(error)
             raise
@@ -70,12 +73,16 @@ class RiggedTask:
     async def _acall(self, *args: Any, **kwargs: Any) -> Any:
         try:
             self._interfere(after=False)
-            self.result = await self._task.handler(*args, **kwargs)
-            self._interfere(after=True)
-            return self.result
+            result = await self._task.handler(*args, **kwargs)
+            self._ran(result)
+            return result
         except BaseException as error:
             self._note(error)
             raise
+
+    def _ran(self, result: Any) -> None:
+        self.result = result[0] if self._task.gather is not None and isinstance(result, list) and result else result
+        self._interfere(after=True)
 
     def _interfere(self, *, after: bool) -> None:
         act = self._act

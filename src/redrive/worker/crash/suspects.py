@@ -97,11 +97,11 @@ class Suspects:
             self._later(self._look, LOOK_S)
 
     def _others(self, held: Sequence[Execution]) -> bool:
-        idle, now = {id(execution) for execution in (*self._limit.waiting(), *self._waiting)}, time.monotonic()
+        idle, now = {None, *(id(execution) for execution in (*self._limit.waiting(), *self._waiting))}, time.monotonic()
         begun = (
             execution
             for execution in held
-            if execution.task is not NO_TASK and execution.decision is None and id(execution) not in idle
+            if execution.task is not NO_TASK and execution.decision is None and _id_of_run(execution) not in idle
         )
         return any(_under_way(execution, now) for execution in begun)
 
@@ -176,6 +176,11 @@ class Suspects:
 
     def _later(self, call: Callable[[], None], delay_s: float) -> None:
         self._timer = self._loop.call_later(delay_s, call)
+
+
+def _id_of_run(execution: Execution) -> int | None:
+    """Return the id() of what the limits count for an execution; None while its call waits for more messages."""
+    return None if execution.runner is None else id(execution.runner)
 
 
 def _under_way(execution: Execution, now_s: float) -> bool:

@@ -193,6 +193,8 @@ class Flow:
         if execution.decision is not None or not execution.started_s:
             self._give_back_probes(execution)  # also if another guard deferred the execution
             return
+        if execution.silent and not execution.probes:
+            return
         run_s = execution.finished_s - execution.started_s
         last.pace_ms += _PACE * (run_s * 1000 - last.pace_ms)
         for guard in execution.guards:

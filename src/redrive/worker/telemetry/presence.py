@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 from ...events import Notify
 from ...presence import LISTED_MAX, HeldMessage, Keeper, LoopLag, QueueWork, RateMeter, WorkerInfo, is_on
-from ...registry import Queue
 from ...store import Store
 from ..execution import NO_TASK, Execution, InFlightExecutions
 from ..hang import Hangs
@@ -16,16 +15,17 @@ from ..services import Service
 
 
 class WorkerPresence(Service):
-    """Keeps a worker's record. `carried` returns the redrive runs that it carries out. `drain` is called when a person
-    requests it; `renewed` after each write of the record. A hang that `hangs` detects is written at once. The store
-    thread adds the durations of its exchanges to `trips`, in seconds."""
+    """Keeps a worker's record. `queues` has how many messages of each may run at once. `carried` returns the redrive
+    runs that it carries out. `drain` is called when a person requests it; `renewed` after each write of the record. A
+    hang that `hangs` detects is written at once. The store thread adds the durations of its exchanges to `trips`, in
+    seconds."""
 
     def __init__(
         self,
         store: Store,
         name: str,
         app: str | None,
-        queues: Sequence[Queue],
+        queues: Sequence[tuple[str, int]],
         in_flight: InFlightExecutions,
         draining: Callable[[], bool],
         carried: Callable[[], Sequence[str]],
@@ -73,12 +73,9 @@ class WorkerPresence(Service):
             draining=self._draining(),
             queues=tuple(
                 QueueWork(
-                    name=q.name,
-                    concurrency=q.concurrency,
-                    held=self._in_flight.counts[q.name],
-                    oldest_due_ms=oldest.get(q.name),
+                    name=name, concurrency=most, held=self._in_flight.counts[name], oldest_due_ms=oldest.get(name)
                 )
-                for q in self._queues
+                for name, most in self._queues
             ),
             held=len(held),
             running=len(running),
