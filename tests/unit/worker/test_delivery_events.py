@@ -111,7 +111,7 @@ def test_a_plain_message_counts_the_same_with_and_without_its_event() -> None:
     counts = []
     for event in (None, fate(outcome, Settled.OK, NOW_MS, "w"), fate(outcome, Settled.STALE, NOW_MS, "w")):
         recorder = Recorder({"t": None}, {})
-        Counted(Flusher(recorder, MemoryStore())).settled([outcome], [event], NOW_MS)
+        Counted(Flusher(recorder, MemoryStore()), "w").settled([outcome], [event], NOW_MS)
         [minutes] = recorder.take().values()
         [minute] = minutes.values()
         counts.append({key: count for key, count in minute.items() if key[0] != WAIT})
