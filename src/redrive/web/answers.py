@@ -32,8 +32,9 @@ from ..present.permissions import Denied, User
 from ..redact import in_json, redact, redact_record
 from .ask import PageAnswer, Problem, SiteParts
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
+from .marks import marks_of
 from .requests import wants_json
-from .table import SitePage
+from .table import PARTS, SitePage
 from .text import moment, page
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -132,6 +133,8 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
         "csrf": csrf,
         "shown": shown,
         "menu": site.menu,
+        "parts": PARTS,
+        "marks": marks_of(site.sums.peek("status")),
         "store": site.url,
         "read_only": site.read_only,
         "is_live": "wsgi_environ" not in request.scope,

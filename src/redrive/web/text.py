@@ -14,11 +14,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from markupsafe import Markup, escape
 
 from ..duration import show
+from ..fault.libraries import is_library
 from ..present.confirm import CONFIRM_ABOVE
 from ..present.formats import DASH, milliseconds, number, seconds, share, size
 from ..redact import many_lines
 from ..triage.select.terms import exactly
-from .charts import bars, ranges, spark
+from .charts import bars, ranges, spark, timeline
 from .outside import code
 from .tree import tree
 
@@ -64,6 +65,16 @@ def second(at: str) -> str:
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%H:%M:%S UTC")
 
 
+def rise(share: float) -> str:
+    """Format a change against the time before.
+
+    >>> rise(0.124), rise(-0.5), rise(0.001)
+    ('▲ 12 %', '▼ 50 %', 'as before')
+    """
+    part = round(abs(share) * 100)
+    return "as before" if not part else f"{'▲' if share > 0 else '▼'} {part:,} %"
+
+
 def pretty(value: Any) -> str:
     """Format a value as indented JSON; the digits of undecoded JSON stay as written."""
     if isinstance(value, msgspec.Raw):
@@ -77,15 +88,16 @@ def short(id: str | None) -> str:
 
 
 def linked(traceback: str) -> Markup:
-    """Return a traceback whose frames link to their code, if the setting `code_url` is set."""
+    """Return a traceback in which the frames of own code stand out. Frames link to their code, if the setting
+    `code_url` is set."""
     parts, at = list[Markup](), 0
     for frame in _FRAME.finditer(traceback):
-        if to := code(frame["file"], int(frame["line"])):
-            parts += [
-                escape(traceback[at : frame.start()]),
-                Markup('<a href="{}" rel="noreferrer">{}</a>').format(to, frame[0]),
-            ]
-            at = frame.end()
+        to = code(frame["file"], int(frame["line"]))
+        shown = Markup('<a href="{}" rel="noreferrer">{}</a>').format(to, frame[0]) if to else escape(frame[0])
+        if not is_library(frame["file"]):
+            shown = Markup("<strong>{}</strong>").format(shown)
+        parts += [escape(traceback[at : frame.start()]), shown]
+        at = frame.end()
     return Markup("").join([*parts, escape(traceback[at:])])
 
 
@@ -105,6 +117,7 @@ def environment() -> Environment:
         "second": second,
         "number": number,
         "share": share,
+        "rise": rise,
         "took": milliseconds,
         "lasts": seconds,
         "size": size,
@@ -115,7 +128,13 @@ def environment() -> Environment:
         "term": lambda name, field: str(exactly(field, str(name))),  # the name as a term of a selector
         "title_of": lambda text: str(text).replace("_", " "),
     }
-    made.globals |= {"bars": bars, "ranges": ranges, "spark": spark, "confirm_above": CONFIRM_ABOVE}
+    made.globals |= {
+        "bars": bars,
+        "ranges": ranges,
+        "spark": spark,
+        "timeline": timeline,
+        "confirm_above": CONFIRM_ABOVE,
+    }
     return made
 
 
