@@ -58,6 +58,8 @@ def _found(folder: str, where: str) -> Callable[[PageRequest], Any]:
 
 PAGES = (
     SitePage("overview", "/", "Overview", "overview:overview", key="o", part="Watch"),
+    SitePage("tasks", "/tasks", "Tasks", "tasks:tasks", key="t", part="Watch"),
+    SitePage("task", "/tasks/{task:path}", "Task", "tasks:task"),
     SitePage("queues", "/queues", "Queues", "queues:queues", key="q", part="Watch"),
     SitePage("queue", "/queues/{queue:path}", "Queue", "queues:queue"),
     SitePage("groups", "/groups", "Failure groups", "groups:groups", key="f", part="Repair"),

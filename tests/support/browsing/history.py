@@ -27,7 +27,7 @@ def write_history(store: Store, seed: int = 7) -> None:
     random, writer, now = Random(seed), HistoryWriter(store), store.now_ms() // 60_000
     for name, (rate, took_ms, failing) in RATES.items():
         minutes: Minutes = {}
-        for ago in [*range(DAY), *range(DAY, DAYS * DAY, 60)]:
+        for ago in [*range(DAY), *range(DAY + 60, DAYS * DAY, 60)]:
             minute, span = now - ago, 1 if ago < DAY else 60
             share = failing if name[0] != "crm" or not OUTAGE[1] <= ago <= OUTAGE[0] else 0.85
             minutes[minute] = _counts(random, rate * span * _daylight(minute), took_ms, share)

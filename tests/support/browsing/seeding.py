@@ -42,7 +42,13 @@ class Seeded:
         """The address of a page, by its name in the table: of one that has something to show."""
         ids = {"message": self.dead, "edit": self.bad_mail, "plan": self.plan, "run": self.run}
         ids["batch"] = self.batch
-        parts = {"queue": "crm", "fingerprint": self.group, "dependency": "crm-api", "id": ids.get(page, "")}
+        parts = {
+            "queue": "crm",
+            "task": "crm.push",
+            "fingerprint": self.group,
+            "dependency": "crm-api",
+            "id": ids.get(page, ""),
+        }
         path = next(each.path for each in PAGES if each.name == page)
         return path.replace(":path", "").format(**parts)
 

@@ -56,13 +56,13 @@ def past(
     return {"missing": None, "since": back, **_past(found)}
 
 
-def past_and_before(ask: PageRequest, *, back: str) -> Record:
-    """As `past` of the whole store, with `before`: the same figures of as long a time before, if that is kept."""
-    here = past(ask, back=back, step=STEPS.get(back))
+def past_and_before(ask: PageRequest, *, task: str | None = None, back: str) -> Record:
+    """As `past`, with `before`: the same figures of as long a time before, if that is kept."""
+    here = past(ask, task=task, back=back, step=STEPS.get(back))
     if here["missing"] is not None:
         return here
     back_s, step_s = seconds(back), here["step_s"]
-    found = ask.app.history(since=2 * back_s, step=step_s).points if 2 * back_s <= KEPT_S else ()
+    found = ask.app.history(task=task, since=2 * back_s, step=step_s).points if 2 * back_s <= KEPT_S else ()
     runs = {
         timestamp(point.at_ms + round(back_s * 1000)): sum(point.tally.outcomes.get(name, 0) for name in OUTCOMES)
         for point in found
