@@ -122,6 +122,9 @@ def problem_of(error: Exception, store: str) -> Problem:
     return Problem(what, why, "", status)
 
 
+THEME = "redrive-theme"  # name of the cookie that a script sets
+
+
 def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: SitePage | None) -> dict[str, Any]:
     """Return the functions and values that every template may use beside its record; `shown` is the page, if any."""
     root, now_ms = root_of(request), _clock(site)
@@ -141,6 +144,8 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
         "query": dict(request.query_params),
         "here": path_of(request).partition("?")[0],
         "release": __version__,
+        "environment": site.environment,
+        "theme": theme if (theme := request.cookies.get(THEME)) in ("light", "dark") else "",
     }
 
 

@@ -36,15 +36,18 @@ def clean(value: Any) -> Any:
 
 
 def moment(at: str | None, now_ms: int, *, absent: str = DASH) -> Markup | str:
-    """Format the time `at` as `3m ago`, with the whole time in UTC as title; a script adds the reader's local time."""
+    """Format the time `at` as `14:50 · 3m ago`, with the day if it is another one, and with the whole time in UTC as
+    title. A script keeps the distance true, and changes the zone if the reader wants that."""
     if at is None:
         return absent
-    time = datetime.fromisoformat(at)
+    time = datetime.fromisoformat(at).astimezone(UTC)
     left_s = time.timestamp() - now_ms / 1000
     distance = show(abs(round(left_s)))
     distance = "now" if abs(left_s) < 1 else f"in {distance}" if left_s > 0 else f"{distance} ago"
-    utc = time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(at, utc, distance)
+    same_day = time.date() == datetime.fromtimestamp(now_ms / 1000, UTC).date()
+    spot = time.strftime("%H:%M" if same_day else "%d %b %H:%M")
+    shape = '<time datetime="{}" title="{}"><span>{}</span> · <span>{}</span></time>'
+    return Markup(shape).format(at, time.strftime("%Y-%m-%d %H:%M:%S UTC"), spot, distance)
 
 
 def clock(at: str) -> str:
