@@ -117,6 +117,7 @@ def stocked(app: App) -> dict[str, dict[str, str]]:
         "plan": {"id": plan.id},
         "run": {"id": run.id},
         "dependency": {"dependency": "crm"},
+        "task": {"task": "push"},
         "batch": {"id": batch.id},
     }
 

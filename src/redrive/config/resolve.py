@@ -65,6 +65,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     notify_every_s: float = 600.0  # the least seconds between two alerts about the same subject
     telemetry: bool = True  # True if workers and schedulers report themselves in cells of the store
     runbook_url: str | None = None  # the address above the pages of runbooks, or a template with {page}
+    environment: str | None = None  # the name of this environment, such as production, for the pages
     web_url: str | None = None  # the address of `redrive web`, for links to its pages
     trace_url: str | None = None  # this and the next ones are templates of links, see web/outside.py
     logs_url: str | None = None

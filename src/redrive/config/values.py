@@ -196,6 +196,7 @@ SETTINGS = {
     "notify": Setting("notify", _http, "an http or https URL such as 'https://alerts.example.com/hook'"),
     "notify_every": Setting("notify_every_s", _period, "a duration such as '10m'", "10m"),
     "runbook_url": Setting("runbook_url", _http, "an http or https URL such as 'https://docs.example.com/runbooks'"),
+    "environment": Setting("environment", _name, "a short word such as 'production'"),
     "web_url": Setting("web_url", _http, "an http or https URL such as 'https://ops.example.com/jobs'"),
     "trace_url": Setting("trace_url", _template(ABOUT), "an http or https URL with {trace_id}, perhaps {span_id}"),
     "logs_url": Setting("logs_url", _template(ABOUT), "an http or https URL with {message_id}, {worker} or {at}"),

@@ -32,8 +32,9 @@ from ..present.permissions import Denied, User
 from ..redact import in_json, redact, redact_record
 from .ask import PageAnswer, Problem, SiteParts
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
+from .marks import marks_of
 from .requests import wants_json
-from .table import SitePage
+from .table import PARTS, SitePage
 from .text import moment, page
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -121,6 +122,9 @@ def problem_of(error: Exception, store: str) -> Problem:
     return Problem(what, why, "", status)
 
 
+THEME = "redrive-theme"  # name of the cookie that a script sets
+
+
 def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: SitePage | None) -> dict[str, Any]:
     """Return the functions and values that every template may use beside its record; `shown` is the page, if any."""
     root, now_ms = root_of(request), _clock(site)
@@ -132,12 +136,16 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
         "csrf": csrf,
         "shown": shown,
         "menu": site.menu,
+        "parts": PARTS,
+        "marks": marks_of(site.sums.peek("status")),
         "store": site.url,
         "read_only": site.read_only,
         "is_live": "wsgi_environ" not in request.scope,
         "query": dict(request.query_params),
         "here": path_of(request).partition("?")[0],
         "release": __version__,
+        "environment": site.environment,
+        "theme": theme if (theme := request.cookies.get(THEME)) in ("light", "dark") else "",
     }
 
 

@@ -46,6 +46,7 @@ class SiteParts(Protocol):
     app: ReadModel
     registry: Registry | None
     read_only: bool
+    environment: str | None
     url: str
     access: Access
     sums: Sums

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 
 from markupsafe import Markup
+
+from ..duration import show
 
 SPARK_WIDE, SPARK_HIGH = 120, 24
 WIDE, HIGH = 640, 160  # width and height of a chart in its own units, which are scaled to its container
@@ -59,6 +62,112 @@ def _bar(x: float, wide: float, values: Sequence[tuple[str, float]], label: str,
             part = '<rect class="s{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"><title>{}</title></rect>'
             parts.append(Markup(part).format(which, x, y, wide, high, title))
     return Markup("").join(parts)
+
+
+PLOT_TOP, PLOT_HIGH, PLOT_TICKS = 8, 136, 8  # of a timeline: px above the plot, its height, the most ticks below it
+_TICKS_S = (60, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 432_000, 604_800)
+
+
+def timeline(
+    series: Sequence[tuple[str, Sequence[float]]],
+    times: Sequence[str],
+    step_s: float,
+    title: str,
+    before: Sequence[float] = (),
+) -> Markup:
+    """Return stacked bars over time with axes: one bar for each time, a colour for each series, and as a dashed line
+    the sums of the time before. Positions are in per cent of the width, so that no text is distorted."""
+    series = series[:_SERIES_MAX]
+    sums = [sum(values) for values in zip(*(values for _, values in series), strict=True)]
+    if not any(sums) and not any(before):
+        return Markup('<p class="quiet">{}: nothing in this time.</p>').format(title)
+    step = _nice(max([*sums, *before, 3]) / 3)
+    top, wide = 3 * step, 100 / len(sums)
+    values = [[(name, of[n]) for name, of in series] for n in range(len(sums))]
+    bars_drawn = [_column(n * wide, wide, values[n], _moment(times[n]), top) for n in range(len(sums))]
+    lines = [
+        Markup('<line x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"{1}/>').format(
+            _down(n * step, top), Markup(' class="base"') if n == 0 else ""
+        )
+        for n in range(4)
+    ]
+    scale = [
+        Markup('<text x="48" y="{:.1f}" text-anchor="end">{}</text>').format(_down(n * step, top) + 4, _brief(n * step))
+        for n in range(4)
+    ]
+    legend = Markup("").join(
+        Markup('<li><span class="dot s{}"></span>{}</li>').format(n, name) for n, (name, _) in enumerate(series)
+    )
+    if any(before):
+        legend += Markup("<li>- - the time before</li>")
+    return Markup(
+        '<figure class="chart"><figcaption><span>{}, by {}</span><ul class="legend">{}</ul></figcaption>'
+        '<div class="plot"><svg aria-hidden="true">{}</svg>'
+        '<svg role="img" aria-label="{}">{}{}{}{}</svg></div></figure>'
+    ).format(
+        title, show(step_s), legend, Markup("").join(scale), title, Markup("").join(lines),
+        Markup("").join(bars_drawn), _dashed(before, top), Markup("").join(_ticks(times, step_s)),
+    )  # fmt: skip
+
+
+def _column(x: float, wide: float, values: Sequence[tuple[str, float]], when: str, top: float) -> Markup:
+    """Return one bar of a timeline, with a title that has all its values, also where the bar is low."""
+    parts, low = list[Markup](), 0.0
+    for which, (_, value) in enumerate(values):
+        if value:
+            y, high = _down(low + value, top), value / top * PLOT_HIGH
+            part = '<rect class="s{}" x="{:.3f}%" y="{:.1f}" width="{:.3f}%" height="{:.1f}"/>'
+            parts.append(Markup(part).format(which, x + wide * 0.08, y, wide * 0.84, max(high, 1)))
+            low += value
+    told = "\n".join([when, *(f"{name}: {value:,.6g}" for name, value in values if value)])
+    hit = Markup('<rect class="hit" x="{:.3f}%" y="{}" width="{:.3f}%" height="{}"/>').format(
+        x, PLOT_TOP, wide, PLOT_HIGH
+    )
+    return Markup("<g><title>{}</title>{}{}</g>").format(told, Markup("").join(parts), hit)
+
+
+def _dashed(before: Sequence[float], top: float) -> Markup:
+    if not any(before):
+        return Markup("")
+    points = " ".join(f"{n * 2 + 1},{PLOT_HIGH - value / top * PLOT_HIGH:.1f}" for n, value in enumerate(before))
+    return Markup(
+        '<svg y="{}" viewBox="0 0 {} {}" preserveAspectRatio="none"><polyline class="before" points="{}"/></svg>'
+    ).format(PLOT_TOP, 2 * len(before), PLOT_HIGH, points)
+
+
+def _ticks(times: Sequence[str], step_s: float) -> Iterator[Markup]:
+    """Yield labels below a timeline at round times, at most PLOT_TICKS."""
+    apart_s = next((s for s in _TICKS_S if s >= step_s and len(times) * step_s / s <= PLOT_TICKS), _TICKS_S[-1])
+    for n, at in enumerate(times):
+        moment = datetime.fromisoformat(at).astimezone(UTC)
+        if moment.timestamp() % apart_s == 0 and n:
+            words = moment.strftime("%d %b" if apart_s >= 86_400 else "%H:%M")
+            x = n / len(times) * 100
+            text = Markup('<text x="{:.3f}%" y="{}" text-anchor="middle">{}</text>')
+            yield text.format(x, PLOT_TOP + PLOT_HIGH + 18, words)
+
+
+def _moment(at: str) -> str:
+    return datetime.fromisoformat(at).astimezone(UTC).strftime("%d %b %H:%M UTC")
+
+
+def _down(value: float, top: float) -> float:
+    """Return the distance in px from the top of a plot to this value."""
+    return PLOT_TOP + PLOT_HIGH - value / top * PLOT_HIGH
+
+
+def _nice(value: float) -> float:
+    """Return the least round number that is not below the value, which is 1 at least."""
+    power: float = 10 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 3, 4, 5, 6, 8, 10) if step * power >= value)
+
+
+def _brief(value: float) -> str:
+    """Format a value for an axis: 1.5k, 20M."""
+    for unit, word in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= unit:
+            return f"{value / unit:.4g}{word}"
+    return f"{value:.4g}"
 
 
 def ranges(spans: Sequence[tuple[float, float, float]], labels: Sequence[str], title: str) -> Markup:

@@ -20,7 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from ..config import page_address
+from ..config import page_address, settings
 from ..errors import ConfigError, RedriveError
 from ..present.permissions import Permission, User
 from ..redact import one_line
@@ -103,7 +103,7 @@ class Site:
         base_path = _base_path(base_path)
         self.app, self.registry = app, registry
         self.menu: Sequence[MenuPage] = MENU
-        self.read_only = read_only
+        self.read_only, self.environment = read_only, settings().environment
         self.url = url or shown(app.url or "")  # the store's URL for display, without a password
         self.access, self.sums = Access(authorize, token), Sums()
         self.base_path = base_path

@@ -69,6 +69,12 @@ class Sums:
             return None
         return kept or KeptValue(making.result(), 0.0)
 
+    def peek(self, key: str) -> Any | None:
+        """Return the sum of this key as it was made last, however old it is; None if there is none."""
+        with self._lock:
+            known = self._sums.get(key)
+        return None if known is None else known.value
+
     def _begin(self, key: str, read: Callable[[], T], *, aside: bool) -> tuple[KeptValue[T] | None, Future[T]]:
         """Return the cached sum to return at once, if any, and the future of the new sum, which is made here or, with
         `aside`, by a thread."""

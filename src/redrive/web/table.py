@@ -22,7 +22,8 @@ class SitePage(NamedTuple):
     title: str
     where: str
     permission: Permission = P.VIEW
-    key: str = ""  # the key that opens the page after `g`; pages with a key are in the menu
+    key: str = ""  # the key that opens the page after `g`
+    part: str = ""  # the part of the menu that lists the page; pages with a key have one
     form: bool = False
     most: int = FORM_MAX  # the most bytes of a form posted to the page
 
@@ -56,27 +57,29 @@ def _found(folder: str, where: str) -> Callable[[PageRequest], Any]:
 
 
 PAGES = (
-    SitePage("overview", "/", "Overview", "overview:overview", key="o"),
-    SitePage("queues", "/queues", "Queues", "queues:queues", key="q"),
+    SitePage("overview", "/", "Overview", "overview:overview", key="o", part="Watch"),
+    SitePage("tasks", "/tasks", "Tasks", "tasks:tasks", key="t", part="Watch"),
+    SitePage("task", "/tasks/{task:path}", "Task", "tasks:task"),
+    SitePage("queues", "/queues", "Queues", "queues:queues", key="q", part="Watch"),
     SitePage("queue", "/queues/{queue:path}", "Queue", "queues:queue"),
-    SitePage("groups", "/groups", "Failure groups", "groups:groups", key="f"),
+    SitePage("groups", "/groups", "Failure groups", "groups:groups", key="f", part="Repair"),
     SitePage("group", "/groups/{fingerprint}", "Failure group", "groups:group"),
-    SitePage("messages", "/messages", "Messages", "messages:messages", key="m"),
+    SitePage("messages", "/messages", "Messages", "messages:messages", key="m", part="Repair"),
     SitePage("edit", "/messages/{id}/edit", "Edit a message", "edit:edit", P.EDIT, form=True, most=BODY_MAX),
     SitePage("message", "/messages/{id}", "Message", "message:message"),
-    SitePage("planning", "/plans", "Plan a redrive", "plans:planning", key="p"),
+    SitePage("planning", "/plans", "Plan a redrive", "plans:planning", key="p", part="Repair"),
     SitePage("plan", "/plans/{id}", "Plan", "plans:plan"),
-    SitePage("runs", "/runs", "Redrive runs", "runs:runs", key="r"),
+    SitePage("runs", "/runs", "Redrive runs", "runs:runs", key="r", part="Repair"),
     SitePage("run", "/runs/{id}", "Redrive run", "runs:run"),
-    SitePage("batches", "/batches", "Batches", "batches:batches", key="b"),
+    SitePage("batches", "/batches", "Batches", "batches:batches", key="b", part="Watch"),
     SitePage("batch", "/batches/{id:path}", "Batch", "batches:batch"),
-    SitePage("flow", "/flow", "Flow control", "flow:flow", key="l"),
+    SitePage("flow", "/flow", "Flow control", "flow:flow", key="l", part="Control"),
     SitePage("dependency", "/flow/{dependency:path}", "Dependency", "flow:dependency"),
-    SitePage("schedules", "/schedules", "Schedules", "schedules:schedules", key="s"),
-    SitePage("workers", "/workers", "Workers", "workers:workers", key="w"),
-    SitePage("policies", "/policies", "Policies", "policies:policies", key="y"),
-    SitePage("audit", "/audit", "Audit log", "audit:audit", key="a"),
-    SitePage("system", "/system", "System", "system:system", key="x"),
+    SitePage("schedules", "/schedules", "Schedules", "schedules:schedules", key="s", part="Watch"),
+    SitePage("workers", "/workers", "Workers", "workers:workers", key="w", part="Watch"),
+    SitePage("policies", "/policies", "Policies", "policies:policies", key="y", part="Control"),
+    SitePage("audit", "/audit", "Audit log", "audit:audit", key="a", part="Record"),
+    SitePage("system", "/system", "System", "system:system", key="x", part="Record"),
     SitePage("keys", "/keys", "Keys and help", "help:keys"),
 )
 
@@ -125,3 +128,4 @@ ACTIONS = (
 )
 
 MENU = tuple(page for page in PAGES if page.key)
+PARTS = ("Watch", "Repair", "Control", "Record")  # of the menu

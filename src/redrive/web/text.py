@@ -14,11 +14,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Undefined
 from markupsafe import Markup, escape
 
 from ..duration import show
+from ..fault.libraries import is_library
 from ..present.confirm import CONFIRM_ABOVE
 from ..present.formats import DASH, milliseconds, number, seconds, share, size
 from ..redact import many_lines
 from ..triage.select.terms import exactly
-from .charts import bars, ranges, spark
+from .charts import bars, ranges, spark, timeline
 from .outside import code
 from .tree import tree
 
@@ -35,15 +36,18 @@ def clean(value: Any) -> Any:
 
 
 def moment(at: str | None, now_ms: int, *, absent: str = DASH) -> Markup | str:
-    """Format the time `at` as `3m ago`, with the whole time in UTC as title; a script adds the reader's local time."""
+    """Format the time `at` as `14:50 · 3m ago`, with the day if it is another one, and with the whole time in UTC as
+    title. A script keeps the distance true, and changes the zone if the reader wants that."""
     if at is None:
         return absent
-    time = datetime.fromisoformat(at)
+    time = datetime.fromisoformat(at).astimezone(UTC)
     left_s = time.timestamp() - now_ms / 1000
     distance = show(abs(round(left_s)))
     distance = "now" if abs(left_s) < 1 else f"in {distance}" if left_s > 0 else f"{distance} ago"
-    utc = time.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    return Markup('<time datetime="{}" title="{}">{}</time>').format(at, utc, distance)
+    same_day = time.date() == datetime.fromtimestamp(now_ms / 1000, UTC).date()
+    spot = time.strftime("%H:%M" if same_day else "%d %b %H:%M")
+    shape = '<time datetime="{}" title="{}"><span>{}</span> · <span>{}</span></time>'
+    return Markup(shape).format(at, time.strftime("%Y-%m-%d %H:%M:%S UTC"), spot, distance)
 
 
 def clock(at: str) -> str:
@@ -64,6 +68,16 @@ def second(at: str) -> str:
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%H:%M:%S UTC")
 
 
+def rise(share: float) -> str:
+    """Format a change against the time before.
+
+    >>> rise(0.124), rise(-0.5), rise(0.001)
+    ('▲ 12 %', '▼ 50 %', 'as before')
+    """
+    part = round(abs(share) * 100)
+    return "as before" if not part else f"{'▲' if share > 0 else '▼'} {part:,} %"
+
+
 def pretty(value: Any) -> str:
     """Format a value as indented JSON; the digits of undecoded JSON stay as written."""
     if isinstance(value, msgspec.Raw):
@@ -77,15 +91,16 @@ def short(id: str | None) -> str:
 
 
 def linked(traceback: str) -> Markup:
-    """Return a traceback whose frames link to their code, if the setting `code_url` is set."""
+    """Return a traceback in which the frames of own code stand out. Frames link to their code, if the setting
+    `code_url` is set."""
     parts, at = list[Markup](), 0
     for frame in _FRAME.finditer(traceback):
-        if to := code(frame["file"], int(frame["line"])):
-            parts += [
-                escape(traceback[at : frame.start()]),
-                Markup('<a href="{}" rel="noreferrer">{}</a>').format(to, frame[0]),
-            ]
-            at = frame.end()
+        to = code(frame["file"], int(frame["line"]))
+        shown = Markup('<a href="{}" rel="noreferrer">{}</a>').format(to, frame[0]) if to else escape(frame[0])
+        if not is_library(frame["file"]):
+            shown = Markup("<strong>{}</strong>").format(shown)
+        parts += [escape(traceback[at : frame.start()]), shown]
+        at = frame.end()
     return Markup("").join([*parts, escape(traceback[at:])])
 
 
@@ -105,6 +120,7 @@ def environment() -> Environment:
         "second": second,
         "number": number,
         "share": share,
+        "rise": rise,
         "took": milliseconds,
         "lasts": seconds,
         "size": size,
@@ -115,7 +131,13 @@ def environment() -> Environment:
         "term": lambda name, field: str(exactly(field, str(name))),  # the name as a term of a selector
         "title_of": lambda text: str(text).replace("_", " "),
     }
-    made.globals |= {"bars": bars, "ranges": ranges, "spark": spark, "confirm_above": CONFIRM_ABOVE}
+    made.globals |= {
+        "bars": bars,
+        "ranges": ranges,
+        "spark": spark,
+        "timeline": timeline,
+        "confirm_above": CONFIRM_ABOVE,
+    }
     return made
 
 

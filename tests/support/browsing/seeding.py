@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tests.support.browsing.history import write_history
 from tests.support.browsing.room import Room
 from tests.support.failing import failure_of
 from tests.support.sites import enqueued
@@ -41,7 +42,13 @@ class Seeded:
         """The address of a page, by its name in the table: of one that has something to show."""
         ids = {"message": self.dead, "edit": self.bad_mail, "plan": self.plan, "run": self.run}
         ids["batch"] = self.batch
-        parts = {"queue": "crm", "fingerprint": self.group, "dependency": "crm-api", "id": ids.get(page, "")}
+        parts = {
+            "queue": "crm",
+            "task": "crm.push",
+            "fingerprint": self.group,
+            "dependency": "crm-api",
+            "id": ids.get(page, ""),
+        }
         path = next(each.path for each in PAGES if each.name == page)
         return path.replace(":path", "").format(**parts)
 
@@ -96,7 +103,7 @@ def past(room: Room, ago_s: float) -> Iterator[Past]:
 
 def seed(room: Room) -> Seeded:
     """Dead groups of several tasks, quarantined, scheduled, parked, a plan, a run that stopped itself, annotations,
-    mutes, schedules, an objective and a breaker that is held open. No worker may run meanwhile."""
+    mutes, schedules, an objective, a breaker that is held open, and 35 days of history. No worker may run meanwhile."""
     app, dlq = room.app, room.app.dlq
     pauses.pause(app.store, "reports", actor="ann", reason="the warehouse moves until noon")
     with past(room, 3 * 3600) as at:
@@ -126,6 +133,7 @@ def seed(room: Room) -> Seeded:
     room.work("billing", "--drain")
     plan = dlq.select("task:crm.push").plan(rate="50/s", canary=5, slow_start=True, note="CRM-77")
     app.flow.open("crm-api", reason="their maintenance, until 14:00", actor="ann")
+    write_history(app.store)
     return Seeded(groups["crm.push"], dead[0], bad_mail[0], big[0], plan.id, run.id, catalogue.id)
 
 

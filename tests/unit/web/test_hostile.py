@@ -117,6 +117,7 @@ def stocked(folder: Path, text: Texts) -> Stocked:
         "plan": [{"id": plan.id}],
         "run": [{"id": run.id}],
         "dependency": [{"dependency": dependency}],
+        "task": [{"task": task}],
         "batch": [{"id": batch.id}],
     }
     found = [(page.name, address(page, {page.name: each})) for page in PAGES for each in parts.get(page.name, [{}])]
@@ -152,7 +153,8 @@ def traceback_of(text: Texts) -> str:
     """A line of code is shown as it is, so no secret stands there: only in the names above it and the error below."""
     file, function = (text(60).replace("\n", "").replace("\r", "") for _ in range(2))
     where = f'  File "{file}", line 3, in {function}\n    push(record)\n'
-    return f"Traceback (most recent call last):\n{where}ValueError: {text.any(200)}"
+    own = '  File "/srv/app/tasks.py", line 3, in push\n    push(record)\n'  # own code stands out
+    return f"Traceback (most recent call last):\n{own}{where}ValueError: {text.any(200)}"
 
 
 def shapes(found: Stocked) -> dict[str, set[tuple[str, tuple[str, ...]]]]:

@@ -21,4 +21,6 @@ def resume(ask: PageRequest) -> Done:
 
 
 def _done(ask: PageRequest, name: str, word: str) -> Done:
-    return Done(f"Task {name} {word}.", ("policies",), task_record(ask.app.task_state(name)))
+    state = ask.app.task_state(name)
+    to = ("tasks",) if state.queue is None else ("tasks", name)  # a pattern has no page of its own
+    return Done(f"Task {name} {word}.", to, task_record(state))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ...counters import FAILED
+from ...duration import seconds
 from ...errors import ConfigError, Unsupported
+from ...history.histogram import Histogram
 from ...message import Counts
 from ...present.formats import timestamp
 from ...present.history import tally_record, tally_row
@@ -18,7 +22,9 @@ if TYPE_CHECKING:
     from ...status import Hold
 
 OUTCOMES = ("done", "retry", "dead", "quarantined", "crashed")
+KEPT_S = 35 * 86_400  # how far back a history goes
 SINCE = ("1h", "6h", "24h", "7d", "35d")
+STEPS = {"1h": "1m", "6h": "5m", "24h": "1h", "7d": "2h", "35d": "12h"}  # of the bars of a chart that fills the page
 
 
 def queue(ask: PageRequest, name: str, counts: Counts, *, paused: bool, holds: Sequence[Hold]) -> Record:
@@ -50,6 +56,42 @@ def past(
     return {"missing": None, "since": back, **_past(found)}
 
 
+def past_and_before(ask: PageRequest, *, task: str | None = None, back: str) -> Record:
+    """As `past`, with `before`: the same figures of as long a time before, if that is kept."""
+    here = past(ask, task=task, back=back, step=STEPS.get(back))
+    if here["missing"] is not None:
+        return here
+    back_s, step_s = seconds(back), here["step_s"]
+    found = ask.app.history(task=task, since=2 * back_s, step=step_s).points if 2 * back_s <= KEPT_S else ()
+    runs = {
+        timestamp(point.at_ms + round(back_s * 1000)): sum(point.tally.outcomes.get(name, 0) for name in OUTCOMES)
+        for point in found
+    }
+    points = [point for point in found if timestamp(point.at_ms) < here["times"][0]]
+    return here | {
+        "failures": [sum(here["series"][name][n] for name in FAILED) for n in range(len(here["times"]))],
+        "waits": [each["wait_p95_ms"] for each in here["points"] if each["wait_p95_ms"] is not None],
+        "before": {
+            "done": sum(point.tally.done for point in points),
+            "failed": sum(point.tally.failed for point in points),
+            "died": sum(map(_died, (point.tally for point in points))),
+            "wait_p95_ms": _merged([point.tally.wait for point in points]).percentile(0.95),
+            "runs": [runs.get(at, 0) for at in here["times"]] if points else [],
+        },
+    }
+
+
+def _died(tally: Tally) -> int:
+    return sum(tally.outcomes.get(name, 0) for name in ("dead", "quarantined"))
+
+
+def _merged(each: Sequence[Histogram]) -> Histogram:
+    buckets = Counter[int]()
+    for histogram in each:
+        buckets.update(histogram.buckets)
+    return Histogram(buckets.total(), sum(histogram.sum_ms for histogram in each), buckets)
+
+
 def _past(found: History) -> Record:
     step_ms = found.step_ms
     tallies = {point.at_ms: point.tally for point in found.points}
@@ -71,5 +113,6 @@ def totals(found: Tally) -> dict[str, Any]:
     whole = tally_record(found)
     ended = found.done + found.failed
     whole["done"], whole["failed"] = found.done, found.failed
+    whole["died"] = _died(found)
     whole["retry_ratio"] = found.outcomes.get("retry", 0) / ended if ended else None
     return whole

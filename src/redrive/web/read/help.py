@@ -10,7 +10,10 @@ def keys(ask: PageRequest) -> Record:
     return {
         "shortcuts": [
             {"press": "/", "does": "find messages"},
-            {"press": "?", "does": "this page"},
+            {"press": "?", "does": "these keys"},
+            {"press": "j", "does": "the next row of a table; k the one before"},
+            {"press": "x", "does": "tick the row"},
+            {"press": "Enter", "does": "open the row"},
             *({"press": f"g {page.key}", "does": page.title} for page in ask.site.menu),
             {"press": "Esc", "does": "leave a field"},
         ],

@@ -33,7 +33,7 @@ def overview(ask: PageRequest) -> Record:
         "need_count": len(status.needs),
         "unread_batches": status.unread_batches,
         "counts": _sum(status),
-        "past": fields.past(ask, back=back),
+        "past": fields.past_and_before(ask, back=back),
         "sinces": list(fields.SINCE),
         "queues": [
             fields.queue(ask, each.name, each.counts, paused=each.paused, holds=each.holds)

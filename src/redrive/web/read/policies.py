@@ -39,7 +39,7 @@ def policies(ask: PageRequest) -> Record:
         names = sorted(name for name in app.tasks if not wanted or wanted in name)
         chosen = list(islice((name for name in names if name > after), SHOWN + 1))
         states = {state.name: task_record(state) for state in task_states(ask.store, app)}
-        rows = [_task(app, app.tasks[name], kind) | {"state": states[name]} for name in chosen[:SHOWN]]
+        rows = [policy_of(app, app.tasks[name], kind) | {"state": states[name]} for name in chosen[:SHOWN]]
         more = chosen[SHOWN - 1] if len(chosen) > SHOWN else None
     words = ("policy", "list") if app is None else ("policy", "preview", "--task", rows[0]["task"] if rows else "TASK")
     return {
@@ -55,7 +55,8 @@ def policies(ask: PageRequest) -> Record:
     }
 
 
-def _task(app: Registry, task: TaskSpec, kind: str) -> Record:
+def policy_of(app: Registry, task: TaskSpec, kind: str) -> Record:
+    """Return the delays of a task's retries after faults of this kind, and its other rules."""
     delays = _delays(task.name, task.policy.retry, kind)
     return {**delays, "task": task.name, "queue": task.queue, "rules": _rules(app, task)}
 

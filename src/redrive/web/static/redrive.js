@@ -8,11 +8,30 @@
 
   const say = (text) => { if (state && state.textContent !== text) state.textContent = text; };
 
-  // -- times: the reader's own clock stands beside UTC
+  // -- times: how long ago stays true, and the clock is UTC's or the reader's own
+  const cookie = (name) => document.cookie.split("; ").find((each) => each.startsWith(name + "="))?.slice(name.length + 1);
+  const keep = (name, value) => { document.cookie = `${name}=${value}; path=${body.dataset.root}; max-age=31536000; samesite=strict`; };
+  const UNITS = [[86400, "d"], [3600, "h"], [60, "m"], [1, "s"]];
+  const lasts = (s) => { // two units at most, as the server writes them
+    if (s < 60) return s + "s";
+    const small = s < 3600 ? 1 : s < 86400 ? 60 : 3600, round = Math.round(s / small) * small;
+    const at = UNITS.findIndex(([size]) => round >= size), [size, unit] = UNITS[at];
+    const rest = at < 3 ? Math.floor(round % size / UNITS[at + 1][0]) : 0;
+    return Math.floor(round / size) + unit + (rest ? rest + UNITS[at + 1][1] : "");
+  };
+  let local = cookie("redrive-zone") === "local";
   const localTimes = (root) => {
+    const now = new Date();
+    const words = (at, options) => at.toLocaleString("en-GB", { timeZone: local ? undefined : "UTC", ...options }).replace(",", "");
     for (const time of root.querySelectorAll("time[datetime]")) {
-      const at = new Date(time.dateTime);
+      const at = new Date(time.dateTime), s = Math.round((now - at) / 1000), [clock, ago] = time.children;
       if (!time.title.includes("·")) time.title += " · " + at.toLocaleString() + " here";
+      if (!ago) continue;
+      const day = { day: "2-digit", month: "short" }, hour = { hour: "2-digit", minute: "2-digit" };
+      const spot = words(at, words(at, day) === words(now, day) ? hour : { ...day, ...hour });
+      const distance = Math.abs(s) < 1 ? "now" : s > 0 ? lasts(s) + " ago" : "in " + lasts(-s);
+      if (clock.textContent !== spot) clock.textContent = spot;
+      if (ago.textContent !== distance) ago.textContent = distance;
     }
   };
 
@@ -130,6 +149,26 @@
     });
   }
   localTimes(document);
+  setInterval(() => { if (!document.hidden && !paused) localTimes(document); }, 1000);
+
+  // -- the reader's own theme and zone
+  const themed = document.getElementById("theme"), zoned = document.getElementById("zone");
+  if (themed && zoned) {
+    themed.hidden = zoned.hidden = false;
+    const dark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
+    themed.addEventListener("click", () => { const theme = dark() ? "light" : "dark"; document.documentElement.dataset.theme = theme; keep("redrive-theme", theme); });
+    const zone = () => { zoned.textContent = local ? "Local time" : "UTC"; zoned.title = local ? "Show times in UTC" : "Show times in your own zone"; };
+    zoned.addEventListener("click", () => { local = !local; keep("redrive-zone", local ? "local" : "utc"); zone(); localTimes(document); });
+    zone();
+  }
+
+  // -- what can be copied
+  if (navigator.clipboard) for (const each of document.querySelectorAll("main pre, main .command code")) {
+    const button = document.createElement("button"), text = each.textContent;
+    button.type = "button"; button.className = "copy"; button.ariaLabel = "Copy";
+    button.addEventListener("click", () => { navigator.clipboard.writeText(text); button.ariaLabel = "Copied"; setTimeout(() => { button.ariaLabel = "Copy"; }, 1500); });
+    if (each.nodeName === "PRE") each.append(button); else each.after(button);
+  }
 
   // -- lists: one box ticks all
   document.addEventListener("change", (event) => {
@@ -142,6 +181,27 @@
   addEventListener("submit", () => { changedByHand = false; });
   addEventListener("beforeunload", (event) => { if (changedByHand) event.preventDefault(); });
 
+  // -- the keys, above the page that the reader is on
+  const help = async () => {
+    const known = document.getElementById("help");
+    if (known) { known.showModal(); return; }
+    const answer = await fetch(body.dataset.root + "keys", { headers: { Accept: "text/html" }, credentials: "same-origin" });
+    const table = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main table");
+    if (!table) return;
+    const dialog = document.createElement("dialog"), close = document.createElement("button");
+    dialog.id = "help"; close.textContent = "Close"; close.addEventListener("click", () => dialog.close());
+    dialog.setAttribute("aria-label", "Keys");
+    dialog.append(table, close); body.append(dialog); dialog.showModal();
+  };
+
+  // -- rows: j and k go, x ticks, Enter opens
+  const rows = () => [...document.querySelectorAll("main table[data-rows] tbody tr")];
+  const row = () => document.activeElement?.closest?.("table[data-rows] tbody tr");
+  const go = (step) => {
+    const all = rows(), at = all.indexOf(row()), to = all[Math.max(0, Math.min(all.length - 1, at < 0 ? 0 : at + step))];
+    if (to) { to.tabIndex = -1; to.focus(); }
+  };
+
   // -- keys: / finds, g and a letter goes, ? helps
   let going = 0;
   addEventListener("keydown", (event) => {
@@ -149,11 +209,14 @@
     if (event.key === "Escape" && typing) { typing.blur(); return; }
     if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "/") { document.getElementById("find")?.focus(); event.preventDefault(); return; }
-    if (event.key === "?") { location.href = body.dataset.root + "keys"; return; }
+    if (event.key === "?") { help(); return; }
     if (event.key === "g") { going = Date.now(); return; }
     if (Date.now() - going < 1500) {
       const link = document.querySelector(`nav a[data-key="${CSS.escape(event.key)}"]`);
-      if (link) { going = 0; link.click(); }
+      if (link) { going = 0; link.click(); return; }
     }
+    if (event.key === "j" || event.key === "k") { go(event.key === "j" ? 1 : -1); return; }
+    if (event.key === "x") { row()?.querySelector("input[type=checkbox]")?.click(); return; }
+    if (event.key === "Enter" && event.target === row()) { row().querySelector("a[href]")?.click(); return; }
   });
 })();
