@@ -103,6 +103,7 @@ class App(ReadModel):
         `isolation="process"` runs it in a child process, one message at a time, and kills that past the timeout: a
         crash, a leak or an endless loop ends that run and nothing else. `memory="512MiB"` bounds the child's address
         space, the interpreter included. `slo=SLO("99.9% within 30s")` is its objective, which `app.slo()` measures.
+        `accepts={"no-spread": "ten messages a night"}` accepts findings of `redrive policy check`, with reasons.
         Raises ConfigError for a name that is taken, or a signature that cannot be stored."""
         if misplaced:
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")

@@ -67,6 +67,7 @@ class TaskKeywords(TypedDict, total=False):
     isolation: Isolation | None
     memory: str | int | None
     slo: SLO | None
+    accepts: Mapping[str, str] | None
 
 
 class AlertKeywords(TypedDict, total=False):
@@ -95,6 +96,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     isolation: Isolation | None = None
     memory_bytes: int | None = None
     slo: SLO | None = None
+    accepts: Mapping[str, str] = {}
 
 
 def task_options(
@@ -114,6 +116,7 @@ def task_options(
     isolation: Literal["process"] | None = None,
     memory: str | int | None = None,
     slo: SLO | None = None,
+    accepts: Mapping[str, str] | None = None,
 ) -> TaskOptions:
     """Return the options of a task, checked. Raises ConfigError for invalid values."""
     as_text(queue or "", "task queue")
@@ -148,6 +151,7 @@ def task_options(
         isolation=isolation,
         memory_bytes=memory_bytes,
         slo=as_slo(slo),
+        accepts=_reasons({} if accepts is None else accepts),
     )
 
 
@@ -166,7 +170,7 @@ class TaskSpec:
         self.dependency = o.dependency  # the dependency that it calls; None: one with the task's name, if declared
         self.rate, self.idempotency = o.rate, o.idempotency
         self.isolation, self.memory_bytes = o.isolation, o.memory_bytes
-        self.slo = o.slo
+        self.slo, self.accepts = o.slo, o.accepts
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
         #: Where a worker runs it: on the event loop, in a thread, or in a child process.
         self.place: ExecutorName = "process" if o.isolation is not None else "loop" if self.is_async else "thread"
@@ -308,6 +312,16 @@ def _check_idempotency(given: object) -> None:
         raise ConfigError(
             f"idempotency={given!r}: expected an Idempotency, such as Idempotency(key=lambda order_id: order_id)"
         )
+
+
+def _reasons(accepts: object) -> Mapping[str, str]:
+    """Return the findings that a task accepts, by rule, each with its reason. Raises ConfigError."""
+    if isinstance(accepts, Mapping) and all(isinstance(w, str) and w.strip() for item in accepts.items() for w in item):
+        return dict(accepts)
+    raise ConfigError(
+        f"accepts={accepts!r}: expected rules of `redrive policy check`, each with the reason why its finding is "
+        "accepted, such as {'no-spread': 'a nightly job: ten messages'}"
+    )
 
 
 def _memory_bytes(isolation: object, memory: object) -> int | None:
