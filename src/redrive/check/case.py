@@ -79,6 +79,7 @@ class Case:
         self, app: Registry, assume: Assumptions | None = None, facts: StoreFacts | None = None, engine: str = ""
     ) -> None:
         self.app, self.assume, self.facts = app, assume or Assumptions(), facts or StoreFacts()
+        self.opens_s: dict[str, float] = {}  # by dependency: when its breaker opens in an outage; played once
         self.engine = self.facts.engine or engine
 
     @property

@@ -48,11 +48,12 @@ class Finding(Struct, frozen=True, kw_only=True):
     numbers: Mapping[str, Figure] = {}
     place: SourceLine | None = None
     accepted: str | None = None
+    at: str = ""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """What identifies the finding in a baseline: its rule and subject, and no number that may change."""
-        return self.rule, self.subject
+    def key(self) -> tuple[str, str, str]:
+        """What identifies the finding in a baseline: its rule, its subject and what in that, no number that changes."""
+        return self.rule, self.subject, self.at
 
 
 class Undecided(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from .policy import HOUR_S, opens_after_s
 from .rules import RuleAnswers, rule
 
 _PLAYED_S = 120  # how long ordinary times are played for; a reserve of the default budget lasts 10 s
-_RETRIES_MAX = 20_000  # the most retries that are played
+_RETRIES_MAX = 2_000  # the most retries that are played
 _FROM_MS = 1_000_000_000_000
 
 

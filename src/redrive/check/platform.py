@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ..duration import show
 from ..errors import ConfigError
 from ..registry import Queue
@@ -80,7 +82,7 @@ def sqs_queue(case: Case, queue: Queue) -> RuleAnswers:
     for severity in SEVERITIES:
         for line in lines[severity]:
             text, _, fix = line.partition(": ")[2].partition("; ")
-            yield Hit(severity, text, fix, {}, text.partition(",")[0])
+            yield Hit(severity, text, fix, {}, re.sub(r"\d+", "N", text.partition(",")[0]))
     rate, outage_s = case.rate_of_all(case.on(queue.name)), case.assume.outage_s
     if rate is None or outage_s is None:
         yield Unclear("how many messages wait in an outage: --outage and --rate")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 
 from ..decide import decide, with_fate
 from ..duration import show
 from ..fault import Fault, Kind
 from ..flow.breaker import Breaker, CallCounts, State, record_many
+from ..flow.window import BUCKETS
 from ..message import DeadLetter, Message, RetryAt
 from ..policy import YEAR_S, Backoff, Preview, Retry, draw, presets, preview
 from ..task import TaskSpec
@@ -20,7 +22,6 @@ from .rules import RuleAnswers, rule
 
 AT_ONCE_MAX = 10  # retries in one second that are no herd
 _SAMPLE = 1_000  # the most messages that are counted; a herd of more is scaled up from as many
-_STEPS = 1_200  # the most tenths of a breaker's window that an outage is played for
 _FROM_MS = 1_000_000_000_000  # where played time begins: any time will do, as long as it is the same each time
 HOUR_S = 3600.0  # the outage that is played if none is named
 _DEFAULTS = Retry()
@@ -77,16 +78,33 @@ def opens_after_s(case: Case, called: Called, breaker: Breaker) -> float | None:
     if it does not; None if a rate is unknown, or that of each key is."""
     if called.declared.per is not None or case.rate_of_all(called.tasks) is None:
         return None
-    step_s = breaker.window_ms / 10_000
+    if called.name not in case.opens_s:
+        case.opens_s[called.name] = _played(case, called, breaker)
+    return case.opens_s[called.name]
+
+
+def _played(case: Case, called: Called, breaker: Breaker) -> float:
+    """Play the breaker in an outage. Its load only grows, with each retry that comes due, so the first load that opens
+    it is found by bisection."""
     shown = [(case.rate_of(task) or 0.0, preview(task.policy.retry, kind="transient")) for task in called.tasks]
     loads = [(rate, [step.at_mean_s for step in one.steps]) for rate, one in shown]
-    state, firsts, retries = State(), 0.0, 0.0
-    for n in range(1, min(_STEPS, math.ceil((case.assume.outage_s or HOUR_S) / step_s)) + 1):
-        firsts += step_s * sum(rate for rate, _ in loads)
-        retries += step_s * sum(rate * sum(at_s <= n * step_s for at_s in times) for rate, times in loads)
-        calls = CallCounts(failure=int(firsts), retry_failure=int(retries))
+    outage_s, firsts = case.assume.outage_s or HOUR_S, sum(rate for rate, _ in loads)
+    starts = sorted({0.0, *(at_s for _, times in loads for at_s in times if at_s < outage_s)})
+
+    def opens_s(start_s: float) -> float:
+        return _opens_s(breaker, firsts, sum(rate * bisect_right(times, start_s) for rate, times in loads))
+
+    found = bisect_left(starts, True, key=lambda start_s: opens_s(start_s) < math.inf)
+    return math.inf if found == len(starts) else starts[found] + opens_s(starts[found])
+
+
+def _opens_s(breaker: Breaker, firsts: float, retries: float) -> float:
+    """Return after how many seconds a breaker opens if so many calls a second come and all fail; infinity if never."""
+    state, step_s, asked, again = State(), breaker.window / BUCKETS, 0.0, 0.0
+    for n in range(1, 2 * BUCKETS + 1):
+        asked, again = asked % 1 + step_s * firsts, again % 1 + step_s * retries
+        calls = CallCounts(failure=int(asked), retry_failure=int(again))
         state = record_many(state, breaker, calls, _FROM_MS + round(n * step_s * 1000))
-        firsts, retries = firsts % 1, retries % 1
         if state.status == "open":
             return n * step_s
     return math.inf

@@ -19,7 +19,7 @@ from .finding import SEVERITIES, Finding, Hit, Severity, SourceLine, Undecided
 from .rules import RULES
 
 STALE, BASELINE = "stale-exception", "baseline"
-BaselineKey = tuple[str, str]  # the rule and the subject of a finding
+BaselineKey = tuple[str, str, str]  # see Finding.key
 TaskTuple = tuple[TaskSpec, ...]
 
 
@@ -52,7 +52,7 @@ class CheckReport(Struct, frozen=True, kw_only=True):
 def report_on(case: Case, baseline: Iterable[BaselineKey] = ()) -> CheckReport:
     """Apply the rules to every subject of an app, and mark what a task or the baseline accepts. An exception that
     silences nothing is a finding itself, unless its rule could not decide."""
-    hits, unknown, undecided = list[tuple[Finding, TaskTuple]](), set[Undecided](), set[BaselineKey]()
+    hits, unknown, undecided = list[tuple[Finding, TaskTuple]](), set[Undecided](), set[tuple[str, ...]]()
     for one in case.rules:
         for subject, name, tasks in _subjects(case, one.of):
             for answer in one.look(case, subject):
@@ -89,9 +89,7 @@ def _subjects(case: Case, of: str) -> Iterator[tuple[Any, str, TaskTuple]]:
 
 def _finding(rule: str, subject: str, hit: Hit, tasks: TaskTuple) -> Finding:
     place = _place(tasks[0].handler) if tasks and subject != "app" else None
-    return Finding(
-        rule=rule, severity=hit.severity, subject=subject, text=hit.text, fix=hit.fix, numbers=hit.numbers, place=place
-    )
+    return Finding(rule=rule, subject=subject, place=place, **hit._asdict())
 
 
 def _place(handler: Any) -> SourceLine | None:
@@ -104,7 +102,7 @@ def _place(handler: Any) -> SourceLine | None:
     )
 
 
-def _marked(finding: Finding, tasks: TaskTuple, baseline: set[BaselineKey], used: set[BaselineKey]) -> Finding:
+def _marked(finding: Finding, tasks: TaskTuple, baseline: set[BaselineKey], used: set[tuple[str, ...]]) -> Finding:
     """Return the finding with the reason why it is accepted, if it is, and note which exceptions were used."""
     if finding.key in baseline:
         used.add(finding.key)
@@ -116,14 +114,14 @@ def _marked(finding: Finding, tasks: TaskTuple, baseline: set[BaselineKey], used
     return finding
 
 
-def _stale(case: Case, baseline: set[BaselineKey], used: set[BaselineKey]) -> Iterator[Finding]:
+def _stale(case: Case, baseline: set[BaselineKey], used: set[tuple[str, ...]]) -> Iterator[Finding]:
     for task in case.tasks.values():
         for name in task.accepts:
             if (name, task.name) not in used:
                 near = "" if name in RULES else f"; there is no such rule, the nearest is {near_miss(name, RULES)}"
                 text = f"accepts={{{name!r}: …}} silences nothing{near}"
                 yield _finding(STALE, f"task {task.name}", Hit("warning", text, f"remove {name!r} from it"), (task,))
-    for rule, subject in sorted(baseline - used):
+    for rule, subject, _ in sorted(key for key in baseline if key not in used and key[:2] not in used):
         hit = Hit("warning", f"the baseline accepts {rule}, which is mended", "write the baseline again")
         yield _finding(STALE, subject, hit, ())
 

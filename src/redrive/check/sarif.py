@@ -38,7 +38,7 @@ def _result(finding: Finding, index: int) -> dict[str, Any]:
         "ruleIndex": index,
         "level": finding.severity,
         "message": {"text": f"{finding.subject}: {finding.text}. To mend it: {finding.fix}."},
-        "partialFingerprints": {"redriveSubject/v1": f"{finding.rule} {finding.subject}"},
+        "partialFingerprints": {"redriveSubject/v1": " ".join(finding.key)},
         "properties": dict(finding.numbers),
     }
     logical = {"logicalLocations": [{"fullyQualifiedName": finding.subject}]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import time
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_a_baseline_accepts_what_it_lists_and_names_what_is_mended(tmp_path: Pat
     case = Case(app_with(), Assumptions(rates_per_s={"": 50.0}))
     (tmp_path / "base.json").write_text(baseline_of(report_on(case)))
     known = read_baseline(tmp_path / "base.json")
-    assert known == [("no-spread", "task push")] and rules_of(report_on(case, known)) == []
+    assert known == [("no-spread", "task push", "")] and rules_of(report_on(case, known)) == []
     assert baseline_of(report_on(case, known)) == (tmp_path / "base.json").read_text()
     mended = Case(app_with(), Assumptions(rates_per_s={"": 1.0}))
     assert rules_of(report_on(mended, known)) == ["stale-exception"]
@@ -173,13 +173,24 @@ def test_sarif_has_what_its_schema_requires_and_names_the_line_of_the_handler() 
     assert line.strip().startswith("@app.task(")
 
 
-def test_200_tasks_are_checked_within_a_second_of_processor_time() -> None:
+@pytest.mark.parametrize("rate", ["0.001/s", "1/s", "1000/s"])
+def test_200_tasks_take_fewer_calls_than_a_second_has(rate: str) -> None:
+    """CPython makes more than two million calls a second; a count is the same on every machine."""
     app = App("memory://")
     for n in range(200):
         app.task(name=f"t{n}", queue=f"q{n % 20}", dependency=f"d{n % 20}", retry=Retry(5 + n % 40))(lambda n=0: None)
-    began = time.process_time()
-    report = policy_report(app, rate="1/s", outage="2h", run="1s", failing=0.05, retry_after="1h")
-    assert len(report.unknown) == 0 and time.process_time() - began <= 1
+    calls = 0
+
+    def count(frame: object, event: str, about: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        report = policy_report(app, rate=rate, outage="2h", run="1s", failing=0.05, retry_after="1h")
+    finally:
+        sys.setprofile(None)
+    assert report.unknown == () and 100_000 < calls < 1_200_000
 
 
 # -- what rules ask the product
