@@ -21,8 +21,9 @@ from .finding import Hit, Unclear
 from .rules import RuleAnswers, rule
 
 AT_ONCE_MAX = 10  # retries in one second that are no herd
-_SAMPLE = 1_000  # the most messages that are counted; a herd of more is scaled up from as many
+_SAMPLE = 200  # the most messages that are counted; a herd of more is scaled up from as many
 _FROM_MS = 1_000_000_000_000  # where played time begins: any time will do, as long as it is the same each time
+_ATTEMPTS_MAX = 1_000  # the most attempts that are advised
 HOUR_S = 3600.0  # the outage that is played if none is named
 _DEFAULTS = Retry()
 
@@ -66,11 +67,11 @@ def short_horizon(case: Case, task: TaskSpec) -> RuleAnswers:
 def _longer(retry: Retry, shown: Preview, outage_s: float) -> str:
     if shown.ends == "elapsed":
         return f"raise max_elapsed to {show(2 * outage_s)}, or give it a dependency with a breaker"
-    backoff = shown.chosen.backoff
-    for attempts in range(shown.chosen.max_attempts, 1000):
-        if preview(Retry(attempts, None, backoff)).total_s >= outage_s:
-            return f"raise max_attempts to {attempts}, or give it a dependency with a breaker"
-    return "let the backoff grow, or give the task a dependency with a breaker"
+    longer = preview(Retry(_ATTEMPTS_MAX, None, shown.chosen.backoff)).steps
+    last = next((step.n for step in longer if step.at_mean_s >= outage_s), None)
+    if last is None:
+        return "let the backoff grow, or give the task a dependency with a breaker"
+    return f"raise max_attempts to {last + 2}, or give it a dependency with a breaker"
 
 
 def opens_after_s(case: Case, called: Called, breaker: Breaker) -> float | None:

@@ -15,8 +15,8 @@ from ..errors import ConfigError, near_miss
 from ..task import TaskSpec
 from . import flow, keeping, platform, policy, schedule  # noqa: F401  # their rules register themselves
 from .case import Case
-from .finding import SEVERITIES, Finding, Hit, Severity, SourceLine, Undecided
-from .rules import RULES
+from .finding import SEVERITIES, Finding, Hit, Severity, SourceLine, Unclear, Undecided
+from .rules import RULES, PolicyRule, RuleAnswers
 
 STALE, BASELINE = "stale-exception", "baseline"
 BaselineKey = tuple[str, str, str]  # see Finding.key
@@ -55,7 +55,7 @@ def report_on(case: Case, baseline: Iterable[BaselineKey] = ()) -> CheckReport:
     hits, unknown, undecided = list[tuple[Finding, TaskTuple]](), set[Undecided](), set[tuple[str, ...]]()
     for one in case.rules:
         for subject, name, tasks in _subjects(case, one.of):
-            for answer in one.look(case, subject):
+            for answer in _answers(one, case, subject):
                 if isinstance(answer, Hit):
                     hits.append((_finding(one.name, name, answer, tasks), tasks))
                     continue
@@ -68,6 +68,14 @@ def report_on(case: Case, baseline: Iterable[BaselineKey] = ()) -> CheckReport:
         findings=tuple(sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.subject, f.rule, f.text))),
         unknown=tuple(sorted(unknown, key=lambda u: (u.rule, u.subject, u.needs))),
     )
+
+
+def _answers(one: PolicyRule, case: Case, subject: Any) -> RuleAnswers:
+    """Yield a rule's answers. An error of a function of the app, such as a custom backoff, leaves it undecided."""
+    try:
+        yield from one.look(case, subject)
+    except Exception as error:
+        yield Unclear(f"a look at its policy raised {type(error).__name__}: {error}")
 
 
 def _subjects(case: Case, of: str) -> Iterator[tuple[Any, str, TaskTuple]]:
