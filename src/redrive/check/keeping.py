@@ -7,6 +7,7 @@ from math import inf
 from ..duration import show
 from ..flow.auto_redrive import AutoRedrive
 from ..registry import Queue, Registry
+from ..schedule import Schedule
 from ..stores.sqs.track import KEY_TTL_MS
 from ..task import TaskSpec
 from ..worker.preflight import unmatched, work_of
@@ -46,18 +47,17 @@ def idempotency_too_short(case: Case, task: TaskSpec) -> RuleAnswers:
 
 
 @rule("schedule")
-def key_too_short(case: Case, schedule: object) -> RuleAnswers:
+def key_too_short(case: Case, schedule: Schedule) -> RuleAnswers:
     """On SQS the cell of a unique key expires while its message may still be retried, so a second one is taken. Other
     stores hold a key until its message is done."""
-    options, task = getattr(schedule, "options", {}), getattr(schedule, "task", None)
-    if case.engine != "sqs" or options.get("key") is None or task is None:
+    if case.engine != "sqs" or schedule.options.get("key") is None:
         return
-    held_s, longest_s = KEY_TTL_MS / 1000, life_s(case, task)
+    held_s, longest_s = KEY_TTL_MS / 1000, life_s(case, schedule.task)
     if held_s < longest_s:
         yield Hit(
             "error",
             f"SQS remembers its key for {show(held_s)}, and its message may be retried for {show(longest_s)}",
-            f"lower max_elapsed of {task.name} below {show(held_s)}",
+            f"lower max_elapsed of {schedule.task.name} below {show(held_s)}",
             {"held_s": held_s, "life_s": longest_s},
         )
 

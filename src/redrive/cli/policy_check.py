@@ -62,7 +62,7 @@ def check(
 
     Each finding names its rule, the numbers that it follows from, and the change that mends it. The options name what
     is assumed; with --url the store's history and the attributes of its queues say it. What cannot be decided is
-    counted as unknown and fails nothing. TaskTuple accept findings by @app.task(accepts={RULE: REASON}).
+    counted as unknown and fails nothing. Tasks accept findings by @app.task(accepts={RULE: REASON}).
     """
     from .. import check as checks
 
