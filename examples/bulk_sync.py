@@ -12,7 +12,7 @@ app = App("sqlite:///sync.db")
 app.queue("crm", concurrency=20)
 
 
-@app.task(name="push", queue="crm", dependency="crm", retry=Retry(max_attempts=5, backoff=Backoff("50ms", cap="1s")))
+@app.task(name="push", queue="crm", dependency="crm", retry=Retry(max_attempts=5, backoff=Backoff("50ms", cap="400ms")))
 async def push(record: int) -> None:
     (await client.put(f"/records/{record:05}")).raise_for_status()
 

@@ -12,7 +12,7 @@ from redrive import App, Backoff, Context, Reject, Retry
 
 app = App("sqlite:///videos.db")
 app.queue("videos", group_order="strict", on_dead="block", concurrency=8)
-retry = Retry(max_attempts=5, backoff=Backoff("20ms", cap="200ms"))
+retry = Retry(max_attempts=5, backoff=Backoff("20ms", cap="160ms"))
 done: dict[str, list[tuple[int, str]]] = {}  # the cuts and steps of each video, as they were done
 
 

@@ -124,6 +124,7 @@ class App(ReadModel):
         message its result, or the exception with which it failed. What it raises fails all of them. `linger="200ms"`
         is how long the first may wait for others (default: not at all).
         `slo=SLO("99.9% within 30s")` is its objective, which `app.slo()` measures.
+        `accepts={"no-spread": "ten messages a night"}` accepts findings of `redrive policy check`, with reasons.
         Raises ConfigError for a name that is taken, or a signature that cannot be stored."""
         if misplaced:
             raise ConfigError("write @app.task(…) with parentheses, also when nothing stands between them")

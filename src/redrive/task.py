@@ -72,6 +72,7 @@ class TaskKeywords(TypedDict, total=False):
     memory: str | int | None
     slo: SLO | None
     linger: Duration | None
+    accepts: Mapping[str, str] | None
 
 
 class AlertKeywords(TypedDict, total=False):
@@ -102,6 +103,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     slo: SLO | None = None
     gather: int | None = None
     linger_s: float = 0.0
+    accepts: Mapping[str, str] = {}
 
 
 def task_options(
@@ -123,6 +125,7 @@ def task_options(
     slo: SLO | None = None,
     gather: int | None = None,
     linger: Duration | None = None,
+    accepts: Mapping[str, str] | None = None,
 ) -> TaskOptions:
     """Return the options of a task, checked. Raises ConfigError for invalid values."""
     as_text(queue or "", "task queue")
@@ -159,6 +162,7 @@ def task_options(
         slo=as_slo(slo),
         gather=gather,
         linger_s=_linger_s(gather, linger, isolation),
+        accepts=_reasons({} if accepts is None else accepts),
     )
 
 
@@ -180,7 +184,7 @@ class TaskSpec:
         self.dependency = o.dependency  # the dependency that it calls; None: one with the task's name, if declared
         self.rate, self.idempotency = o.rate, o.idempotency
         self.isolation, self.memory_bytes = o.isolation, o.memory_bytes
-        self.slo = o.slo
+        self.slo, self.accepts = o.slo, o.accepts
         self.is_async = _is_any(inspect.iscoroutinefunction, handler)
         #: Where a worker runs it: on the event loop, in a thread, or in a child process.
         self.place: ExecutorName = "process" if o.isolation is not None else "loop" if self.is_async else "thread"
@@ -348,6 +352,16 @@ def _linger_s(gather: object, linger: Duration | None, isolation: object) -> flo
             f"linger={linger!r}: expected at most {show(LINGER_MAX_S)}, as what waits is leased meanwhile"
         )
     return linger_s
+
+
+def _reasons(accepts: object) -> Mapping[str, str]:
+    """Return the findings that a task accepts, by rule, each with its reason. Raises ConfigError."""
+    if isinstance(accepts, Mapping) and all(isinstance(w, str) and w.strip() for item in accepts.items() for w in item):
+        return dict(accepts)
+    raise ConfigError(
+        f"accepts={accepts!r}: expected rules of `redrive policy check`, each with the reason why its finding is "
+        "accepted, such as {'no-spread': 'a nightly job: ten messages'}"
+    )
 
 
 def _memory_bytes(isolation: object, memory: object) -> int | None:

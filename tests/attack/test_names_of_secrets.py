@@ -59,6 +59,7 @@ COMMANDS = (
     ("group", "list", "secrets"),
     ("schedule", "list"),
     ("policy", "list"),
+    ("policy", "check"),
     ("job", "list"),
     ("dlq", "list"),
     ("dlq", "groups"),

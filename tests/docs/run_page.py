@@ -29,6 +29,7 @@ from typing import Any
 from tests.docs.endpoint import serving as endpoint
 from tests.docs.in_fork import is_plain, printed_by
 from tests.docs.pages import ROOT, RUN, Block, blocks
+from tests.docs.policies import findings_of
 from tests.docs.servers import placed
 from tests.docs.servers import serving as servers
 from tests.docs.transcript import Command, commands, matched, substituted
@@ -246,9 +247,11 @@ def main(page: str) -> int:
                         print(f"{block.place}: this block fails\n")
                         print(str(error) if isinstance(error, Failed) else traceback.format_exc())
                         return 1
+            problems = findings_of(page, found, run.namespace)
+            print("\n".join(problems))
         finally:
             run.close()
-    return 0
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":

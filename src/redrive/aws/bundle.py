@@ -29,6 +29,7 @@ MACHINES = {"arm64": "aarch64", "x86_64": "x86_64"}
 PURE = ("cronsim",)  # pure-Python dependencies, for apps with schedules
 COMPILED = ("msgspec",)
 LEFT_OUT = (
+    "check",
     "cli",
     "deliver",
     "demo",

@@ -48,15 +48,17 @@ class OpenedStore(NamedTuple):
         return self.app.queue_names if self.app is not None else set()
 
 
-def output_option(command: F) -> F:
-    """Add `-o FORM` and `-v` to a command; an `Output` reads the latter from click's context."""
+def output_option(command: F, more: tuple[str, ...] = ()) -> F:
+    """Add `-o FORM` and `-v` to a command; an `Output` reads the latter from click's context. `more` forms are the
+    command's own."""
     command = click.option(
         "-v", "--verbose", is_flag=True, expose_value=False, callback=_note_verbose,
         help="tables: whole texts, ids and times, and every column",
     )(command)  # fmt: skip
     return click.option(
-        "-o", "--output", metavar="FORM", type=click.Choice(OUTPUTS),
-        help="table, tsv, json, jsonl or ids (default: a table on a terminal, TSV elsewhere) [REDRIVE_OUTPUT]",
+        "-o", "--output", metavar="FORM", type=click.Choice((*OUTPUTS, *more)),
+        help=f"{', '.join(('table', 'tsv', 'json', 'jsonl', *more))} or ids "
+        "(default: a table on a terminal, TSV elsewhere) [REDRIVE_OUTPUT]",
     )(command)  # fmt: skip
 
 
@@ -213,10 +215,7 @@ def load_app(spec: str, folder: str | None = None) -> App:
     from ..app import App
 
     module_name, _, path = spec.partition(":")
-    module = _load_module(module_name, path, folder)
-    target: Any = module
-    for name in path.split("."):
-        target = getattr(target, name, None)
+    module, target = load_object(spec, folder)
     if isinstance(target, App):
         target.spec = spec
         return target
@@ -235,6 +234,15 @@ def load_app(spec: str, folder: str | None = None) -> App:
     raise Failure(
         what, why, _again(spec, f"{module_name}:{near}") if near else f"{program()} init another-directory", USAGE
     )
+
+
+def load_object(spec: str, folder: str | None = None) -> tuple[Any, Any]:
+    """Import the module of MODULE:NAME as `load_app` does; return it and what it has by that name, or None."""
+    module_name, _, path = spec.partition(":")
+    target: Any = (module := _load_module(module_name, path, folder))
+    for name in path.split("."):
+        target = getattr(target, name, None)
+    return module, target
 
 
 def _load_module(name: str, path: str, folder: str | None) -> Any:

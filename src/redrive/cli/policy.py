@@ -1,4 +1,4 @@
-"""`redrive policy`: list presets, and preview the delays of a policy."""
+"""`redrive policy`: list presets, preview the delays of a policy, and check an app's."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ..present.commands import program, typed
 from ..present.failure import USAGE, Failure
 from ..present.policies import policy_summary, step_record
 from .opening import app_option, load_app, output_option
+from .policy_check import check
 from .subcommands import Subcommands
 from .terminal.nothing import unknown
 from .terminal.output import Column, Output
@@ -41,7 +42,10 @@ _ENDS = {
 
 @click.group(cls=Subcommands)
 def policy() -> None:
-    """Preview the delays of a retry policy."""
+    """Preview the delays of a retry policy; check the policies of an app."""
+
+
+policy.add_command(check)
 
 
 @policy.command("list")

@@ -54,7 +54,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "metrics": "Serve or print Prometheus metrics; print rules for alerts.",
     },
     "Plan and maintain": {
-        "policy": "Preview the delays of a retry policy.",
+        "policy": "Preview the delays of a retry policy; check an app's policies.",
         "cost": "Estimate what SQS bills for a month's messages.",
         "schema": "Export the JSON Schema of each task's arguments.",
         "aws": "Write the infrastructure of a deployment on AWS, and the zip of its Lambdas.",

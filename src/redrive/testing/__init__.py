@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from .clock import ManualClock
     from .contract import CellsContract, StoreContract
     from .kit import Crash, Kit
+    from .policies import policy_report
 
-__all__ = ["CellsContract", "Crash", "Kit", "ManualClock", "StoreContract"]
+__all__ = ["CellsContract", "Crash", "Kit", "ManualClock", "StoreContract", "policy_report"]
 
 _HOME = {"CellsContract": "contract", "Crash": "kit", "Kit": "kit", "ManualClock": "clock", "StoreContract": "contract"}
+_HOME["policy_report"] = "policies"
 
 
 def __getattr__(name: str) -> Any:

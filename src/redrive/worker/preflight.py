@@ -88,7 +88,7 @@ def works(app: Registry, queues: Iterable[str]) -> Iterator[Work]:
 def work_of(app: Registry, task: TaskSpec) -> Work:
     """Return a task as a Work, with the longest wait of its retries and the longest time until its last one."""
     retry = task.policy.retry
-    shown = list(_previews(retry))
+    shown = list(previews_of(retry).values())
     return Work(
         queue=task.queue,
         task=task.name,
@@ -101,10 +101,10 @@ def work_of(app: Registry, task: TaskSpec) -> Work:
     )
 
 
-def _previews(retry: Retry) -> Iterator[Preview]:
-    yield preview(retry)
-    for key in retry.on:
-        yield preview(retry, kind=key) if key in KINDS else preview(retry, error=key)
+def previews_of(retry: Retry) -> dict[str, Preview]:
+    """Return the previews of a policy: for faults without an entry of their own ("default"), and for each entry."""
+    shown = {key: preview(retry, kind=key) if key in KINDS else preview(retry, error=key) for key in retry.on}
+    return {"default": preview(retry), **shown}
 
 
 def _longest_s(shown: Preview, retry: Retry) -> float:

@@ -115,6 +115,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "metrics print": ("metrics print --url sqlite:///work.db",),
     "policy": ("policy preview webhooks",),
     "policy list": ("policy list",),
+    "policy check": ("policy check --app shop:app --processes 4", "policy check --app shop:app --lease 30s -o sarif"),
     "policy preview": ("policy preview webhooks", "policy preview --app shop:app --task crm.push --kind throttled"),
     "cost": ("cost --messages 10M --retries 20% --pollers 3 --body 2KB",),
     "schema": ("schema export --app shop:app",),

@@ -55,7 +55,7 @@ from .deletes import Deletes
 from .in_flight import InFlightMessages
 from .keys import TrackedSends
 from .outbox import Outbox
-from .preflight import Preflight
+from .preflight import Preflight, QueueFacts
 from .put import Puts
 from .queues import QueueDirectory
 from .receive import THREADS as RECEIVERS
@@ -374,6 +374,10 @@ class SqsStore(CountedBatches):
 
     def repair(self, keep: Callable[[Message], None]) -> list[str]:
         return [] if self.triage_store is None else self.triage_store.repair(keep)
+
+    def facts(self, queue: str) -> QueueFacts:
+        """Return what SQS says of a queue of the app. Raises ConfigError for a missing queue, and StoreError."""
+        return self._preflight.facts(queue, probe=True)
 
     def doctor(self) -> list[str]:
         return [*self._preflight.doctor(), *self._beside.doctor()]
