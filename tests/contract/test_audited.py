@@ -47,7 +47,7 @@ CHANGES_NOTHING = {
     "deliver", "demo", "dlq audit", "dlq group", "dlq groups", "dlq list", "dlq plan", "dlq show", "enqueue",
     "flow list", "flow show", "group list", "init", "job list", "job show", "keys new", "keys status",
     "metrics grafana", "metrics print", "metrics rules", "metrics serve",
-    "policy list", "policy preview", "queue list", "queue show", "forecast score",
+    "policy list", "policy preview", "queue list", "queue show", "forecast score", "simulate",
     "run failures", "run list", "run show", "run watch", "schedule list",
     "schedule next", "scheduler", "schema export", "status", "store check", "store doctor", "store info", "store sql",
     "store upgrade", "top", "version", "worker", "workers list", "doctor", "history", "slo", "upcoming", "watch",

@@ -55,6 +55,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Plan and maintain": {
         "policy": "Preview the delays of a retry policy.",
+        "simulate": "Simulate load, outages and a past time on a virtual clock, with other policies.",
         "forecast": "Show how near the forecasts of redrives were.",
         "cost": "Estimate what SQS bills for a month's messages.",
         "schema": "Export the JSON Schema of each task's arguments.",

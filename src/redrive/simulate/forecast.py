@@ -114,12 +114,11 @@ def forecast_plan(store: Store, app: Registry | None, plan: Plan) -> PlanForecas
     hour = _minutes(store, tasks, now_ms)
     like = _runs_like(store, plan)
     done, failed = sum(d for _, d, _ in like), sum(f for _, _, f in like)
-    fails, basis = _share(done, failed), "earlier runs"
-    if fails is None:
-        whole = _sum(_minutes(store, tasks, now_ms, LATELY_S))
-        fails, basis = (None if whole is None else whole.error_rate), "the last 5m"
-    if fails is None:
-        fails, basis = 0.0, "nothing known"
+    basis, well, ill = "earlier runs", done, failed
+    if not done + failed:
+        lately = _minutes(store, tasks, now_ms, LATELY_S) or []
+        basis, well, ill = "the last 5m", sum(t.done for t in lately), sum(t.failed for t in lately)
+    fails, basis = (ill / (well + ill), basis) if well + ill else (0.0, "nothing known")
     d = _dependency(app, plan)
     fleet, workers = _fleet(store, [plan.settings.to_queue] if plan.settings.to_queue else [*plan.by_queue])
     count = min(plan.total, SIMULATED_MAX)
@@ -137,8 +136,8 @@ def forecast_plan(store: Store, app: Registry | None, plan: Plan) -> PlanForecas
     return PlanForecast(
         made_ms=now_ms,
         total=plan.total,
-        peak_per_s=float(max(came.peak_per_s, _rate_then(plan, count))),
-        took_per_s=None if hour is None else _per_s(hour, HOUR_S),
+        peak_per_s=float(max(came.peak_per_s, (plan.settings.rate or MAX_PER_S) if plan.total > count else 0)),
+        took_per_s=None if hour is None else sum(map(_ended, hour)) / HOUR_S,
         took_most_per_s=None if hour is None else max((_ended(tally) for tally in hour), default=0) / 60,
         over_s=None if came.over_s is None else came.over_s if came.stopped else came.over_s * stretch,
         failed=came.failed if came.stopped else round(came.failed * plan.total / count),
@@ -151,11 +150,6 @@ def forecast_plan(store: Store, app: Registry | None, plan: Plan) -> PlanForecas
         like_failed=failed,
         workers=workers,
     )
-
-
-def _rate_then(plan: Plan, count: int) -> float:
-    """Return the rate at which a plan goes on that is larger than what is simulated of it; 0 for others."""
-    return (plan.settings.rate or MAX_PER_S) if plan.total > count else 0.0
 
 
 def forecast_breaker(store: Store, app: Registry | None, control: Control) -> BreakerForecast | None:
@@ -271,26 +265,8 @@ def _names(store: Store, tasks: Collection[str]) -> list[SeriesName]:
     return [name for name in sorted(read_names(store)) if name[1] in tasks][:NAMES_MAX]
 
 
-def _sum(minutes: Iterable[Tally] | None) -> Tally | None:
-    if minutes is None:
-        return None
-    outcomes: dict[str, int] = {}
-    for tally in minutes:
-        for word, count in tally.outcomes.items():
-            outcomes[word] = outcomes.get(word, 0) + count
-    return Tally(outcomes=outcomes)
-
-
 def _ended(tally: Tally) -> int:
     return tally.done + tally.failed
-
-
-def _per_s(minutes: Iterable[Tally], span_s: float) -> float:
-    return sum(map(_ended, minutes)) / span_s
-
-
-def _share(done: int, failed: int) -> float | None:
-    return failed / (done + failed) if done + failed else None
 
 
 def _latency_ms(store: Store, tasks: Collection[str], now_ms: int) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import median
 from typing import Literal
 
 from msgspec import Struct
@@ -91,11 +90,6 @@ class Simulated(Struct, frozen=True, kw_only=True):
     def peak_per_s(self) -> int:
         """The most calls in one second."""
         return max(self.calls, default=0)
-
-    @property
-    def normal_per_s(self) -> float:
-        """The median of the new messages in a second."""
-        return median(self.arrived) if self.arrived else 0.0
 
     @property
     def amplification(self) -> float:

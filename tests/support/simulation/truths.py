@@ -97,6 +97,14 @@ SCENARIOS: dict[str, Scenario] = {
 }  # fmt: skip
 
 
+#: An outage of two of four minutes, to be recorded by the history of a store and replayed.
+RECORDED = "an outage to replay"
+PLAYED = SCENARIOS | {
+    RECORDED: Scenario(
+        load=(LoadPhase(0, 235, 15),), policy=policy(12, Backoff("2s", 2, "20s")), dependency=OPEN,
+        service=ModelService(latency_ms=30, phases=(ServicePhase(60, 180, 1.0),)),
+    ),
+}  # fmt: skip
 ALIGNED = {"outage of 30 s, with a breaker", "breaker closing"}  # whose openings last as long as chance says
 
 
@@ -187,7 +195,7 @@ class Endpoint:
 
 def play(name: str, folder: Path) -> Real:
     """Play a scenario for real."""
-    scenario, url = SCENARIOS[name], f"sqlite:///{folder}/work.db"
+    scenario, url = PLAYED[name], f"sqlite:///{folder}/work.db"
     endpoint = Endpoint(scenario)
     app = make_app(scenario, url, endpoint.port)
     redrive, workers = scenario.redrive, list[subprocess.Popen[bytes]]()
@@ -311,4 +319,4 @@ if __name__ == "__main__":
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    work(make_app(SCENARIOS[name], url, int(port)).worker(grace=1))
+    work(make_app(PLAYED[name], url, int(port)).worker(grace=1))

@@ -47,6 +47,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "group list": ("group list crm --blocked",),
     "group width": ("group width crm 3", 'group width crm 1 --group acme --reason "their limit"'),
     "group resume": ('group resume line acme --reason "the order was cancelled"',),
+    "simulate": ("simulate outage --compare breaker=on --compare budget=0.1", "simulate --rate 50 -o json"),
     "forecast": ("forecast score",),
     "forecast score": ("forecast score --last 20", "forecast score -o json"),
     "flow": ("flow list",),
