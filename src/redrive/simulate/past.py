@@ -110,7 +110,6 @@ def read_past(
             LoadPhase((at - since_ms) / 1000, (at - since_ms + step_ms) / 1000, tallies[at].enqueued * 1000 / step_ms)
             for at in sorted(tallies)
         ),
-        arrivals="random",
         policy=app.tasks[most[1]].policy if app is not None and known else base.policy,
         dependency=_dependency(app, most) if known else None,
         service=_service(tallies, since_ms, until_ms, step_ms),
