@@ -115,6 +115,7 @@ class Scene:
             "batch watch": [[self.batch, "--timeout", "1ms"]],
             "group list": [["crm"]],
             "flow show": [["crm"]],
+            "queue show": [["crm"]],
             "run show": [[self.run]],
             "run failures": [[self.run]],
             "run watch": [[self.run, "--timeout", "1ms"]],

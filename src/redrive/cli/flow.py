@@ -13,6 +13,7 @@ import click
 from ..duration import show as show_duration
 from ..present.commands import program, typed
 from ..present.dependencies import dependency_record, dependency_row
+from ..present.forecasts import breaker_forecast_record
 from ..present.formats import DASH, listed, number
 from ..present.table import field_lines
 from ..redact import one_line
@@ -81,8 +82,12 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
 @key_option
 @at_store(absent=True)
 def show(opened: OpenedStore, out: Output, name: str, key: str) -> None:
-    """Show a dependency, with the last transitions of its breaker."""
-    _write(out, _known(opened, name).show(name, key=key))
+    """Show a dependency, with the last transitions of its breaker. If that is open: what comes back when it closes, and
+    how many messages will have died if it stays open."""
+    from ..simulate import forecast_breaker
+
+    control = _known(opened, name).show(name, key=key)
+    _write(out, control, breaker_forecast_record(forecast_breaker(opened.store, opened.app, control)))
 
 
 @flow.command(name="set")
@@ -149,8 +154,8 @@ def _known(opened: OpenedStore, name: str) -> Controls:
     return controls
 
 
-def _write(out: Output, control: Control) -> None:
-    record = dependency_record(control)
+def _write(out: Output, control: Control, forecast: dict[str, Any] | None = None) -> None:
+    record = dependency_record(control) | {"forecast": forecast}
     out.record(record, id="dependency", table=lambda: _lines(out.hidden(record), out))
     if control.per is not None and not control.key:
         one = f"{program()} flow show {typed(control.name)} --key KEY"
@@ -162,7 +167,9 @@ def _write(out: Output, control: Control) -> None:
 def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     """Yield the fields of a dependency's record, without empty ones, then its transitions, the last one first."""
     shown = {
-        name: value for name, value in record.items() if name != "transitions" and value not in (None, 0, {}, "", [])
+        name: value
+        for name, value in record.items()
+        if name not in ("transitions", "forecast") and value not in (None, 0, {}, "", [])
     }
     if record["deferred"]:
         shown["deferred"] = listed(record["deferred"])
@@ -171,6 +178,8 @@ def _lines(record: dict[str, Any], out: Output) -> Iterator[str]:
     for name in ("budget_left", "rate_per_s", "ramp_per_s", "mean_cost"):
         if record[name] is not None:
             shown[name] = number(record[name])
+    if record["forecast"] is not None:
+        shown["forecast"] = "; ".join(record["forecast"]["words"])
     named = {name.replace("_", " "): v.replace("_", " ") if name == "breaker" else v for name, v in shown.items()}
     return chain(field_lines(named), *(_transition(t, out) for t in reversed(record["transitions"])))
 

@@ -1,4 +1,4 @@
-"""`redrive queue`: list, pause, resume and purge queues."""
+"""`redrive queue`: list, show, pause, resume and purge queues."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from ..history import done_by_queue
 from ..message import Counts, Filter
 from ..present.commands import onward, program
 from ..present.failure import DONE, FAILED, Failure
+from ..present.forecasts import queue_forecast_record
 from ..present.formats import seconds
 from ..present.holds import hold_record
 from ..present.queues import LANES, queue_record
+from ..present.table import field_lines
 from ..triage.select.terms import as_node
 from .opening import OpenedStore, at_store, note_unknown_queues
 from .selecting import confirmed, here, signature, stated
@@ -40,7 +42,7 @@ _COLUMNS = (
 
 @click.group(cls=Subcommands)
 def queue() -> None:
-    """List, pause, resume and purge queues."""
+    """List, show, pause, resume and purge queues."""
 
 
 @queue.command("list")
@@ -91,6 +93,29 @@ def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms:
     """Return a queue as a row, with its holds: as records if `full`, else as text."""
     held = list(map(hold_record, holds)) if full else "; ".join(hold.short(now_ms) for hold in holds)
     return queue_record(name, counts, paused=paused, held=held)
+
+
+@queue.command()
+@click.argument("name", metavar="QUEUE")
+@at_store()
+def show(opened: OpenedStore, out: Output, name: str) -> None:
+    """Show a queue: its messages by lane, what holds them, and when its backlog is gone.
+
+    The forecast divides what waits, scheduled messages too, by how much more went than came in the last five minutes.
+    """
+    from ..simulate import forecast_queue
+    from ..status import Reasons
+
+    if name not in (known := here(opened).queues()) and name not in opened.declared_queues:
+        raise unknown("queue", name, sorted(known), opened.url, look="queue list")
+    counts, reasons = opened.store.counts(name), Reasons(opened.store, opened.app)
+    holds = reasons.of_queue(name, counts)
+    record = _row(name, counts, name in opened.store.paused(), holds, reasons.now_ms, full=True)
+    record["forecast"] = queue_forecast_record(forecast_queue(opened.store, name))
+    shown = {lane: value for lane, value in record.items() if lane not in ("held", "forecast")}
+    shown["held"] = "; ".join(hold.short(reasons.now_ms) for hold in holds)
+    shown["forecast"] = record["forecast"]["words"]
+    out.record(record, id="queue", table=lambda: field_lines({k: v for k, v in shown.items() if v not in (None, "")}))
 
 
 @queue.command()

@@ -41,7 +41,7 @@ COMMANDS: dict[str, dict[str, str]] = {
         "upcoming": "Show what comes due in the next minutes, hour and day.",
         "slo": "Show the objectives of tasks and queues, and their error budgets.",
         "job": "Show, list, run and cancel messages.",
-        "queue": "List, pause, resume and purge queues.",
+        "queue": "List, show, pause, resume and purge queues.",
         "task": "List tasks; pause and resume single ones.",
         "batch": "List and show batches of messages that are waited for together; cancel one.",
         "workflow": "Show the steps of a workflow, with the members of each.",
@@ -55,6 +55,8 @@ COMMANDS: dict[str, dict[str, str]] = {
     },
     "Plan and maintain": {
         "policy": "Preview the delays of a retry policy; check an app's policies.",
+        "simulate": "Simulate load, outages and a past time on a virtual clock, with other policies.",
+        "forecast": "Show how near the forecasts of redrives were.",
         "cost": "Estimate what SQS bills for a month's messages.",
         "schema": "Export the JSON Schema of each task's arguments.",
         "aws": "Write the infrastructure of a deployment on AWS, and the zip of its Lambdas.",

@@ -42,6 +42,7 @@ def test_a_plan_is_shown_to_people_with_what_it_leaves_out_and_the_next_command(
     rows = dict(line.split("  ", 1) for line in said.out.splitlines())
     shown = {name: text.strip() for name, text in rows.items()}
     assert shown.pop("plan") in said.err
+    assert shown.pop("forecast").startswith("at most 2 calls/s more; these tasks made 0/s in the last hour")
     assert shown == {
         "chosen by": "all that is dead",
         "would move": "3 in about 4s",

@@ -18,6 +18,7 @@ from ...files import output
 from ...ids import is_id
 from ...present.commands import completed, onward, program
 from ...present.failure import DONE, REFUSED, USAGE, Failure
+from ...present.forecasts import plan_forecast_record, plan_words
 from ...present.formats import listed
 from ...present.holds import hold_record, holds_text
 from ...present.plans import plan_record
@@ -35,6 +36,7 @@ from ..terminal.stderr import note
 from ..terminal.types import DURATION
 
 if TYPE_CHECKING:  # imported late at run time, as `--help` does not need these
+    from ...simulate import PlanForecast
     from ...status import Hold
     from ...triage.redrive.plan import PlanHandle
     from ...triage.redrive.records import Plan
@@ -113,9 +115,11 @@ def plan(
     if file is not None:
         _write_file(file, made.plan)
     holds = _holds(opened, made.plan)
+    coming = _forecast(opened, made)
     shown = {**plan_record(made.plan), "held": [hold_record(hold) for hold in holds]}
+    shown["forecast"] = plan_forecast_record(coming)
     why = holds_text(holds, opened.store.now_ms())
-    out.record(shown, id="id", table=lambda: _lines(made.plan, why))
+    out.record(shown, id="id", table=lambda: _lines(made.plan, why, coming))
     if health and not is_url(health) and opened.app is not None and health not in opened.app.healths:
         note(f"the app knows no health check '{health}': no worker of it would carry the run on")
     _note_next(made, file)
@@ -166,9 +170,16 @@ def _holds(opened: OpenedStore, plan: Plan) -> Sequence[Hold]:
     return Reasons(opened.store, opened.app).of_plan(plan)
 
 
-def _lines(plan: Plan, why: str = "") -> Iterator[str]:
+def _forecast(opened: OpenedStore, made: PlanHandle) -> PlanForecast | None:
+    """Return what the plan's run will do; kept with the plan, for `redrive forecast score`."""
+    from ...simulate import foretell
+
+    return foretell(opened.store, opened.app, made)
+
+
+def _lines(plan: Plan, why: str = "", coming: PlanForecast | None = None) -> Iterator[str]:
     """Yield lines about a plan: the messages that it moves or leaves out, its settings and its duration; `why` says
-    what will hold its messages."""
+    what will hold its messages, `coming` what its run will do."""
     shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
     would, ages = ("would make due", "due in") if plan.settings.hurry else ("would move", "at rest for")
     shown[would] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
@@ -179,6 +190,8 @@ def _lines(plan: Plan, why: str = "") -> Iterator[str]:
         shown["calls"] = ", ".join(sorted(set(plan.dependencies.values())))
     if why:
         shown["held by"] = why
+    if coming is not None:
+        shown["forecast"] = "; ".join(plan_words(coming))
     if plan.settings.note:
         shown["why"] = plan.settings.note
     yield from field_lines({name: one_line(text) for name, text in shown.items()})
@@ -254,7 +267,8 @@ def _of_file(opened: OpenedStore, given: str) -> PlanHandle:
         ) from error
     handle = DeadLetters(opened.store, opened.app).plan(str(id))
     own = msgspec.json.decode(msgspec.json.encode(plan_record(handle.plan)))
-    content.pop("held", None)  # the current holds, which `dlq plan -o json` adds to the plan
+    for name in ("held", "forecast"):  # what `dlq plan -o json` adds to the plan
+        content.pop(name, None)
     altered = [name for name, value in content.items() if own.get(name, ...) != value]
     if altered:
         why = f"{', '.join(altered)} is not as the plan has it; draw up another, to change one"

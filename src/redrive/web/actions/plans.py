@@ -6,6 +6,7 @@ from typing import Any
 
 from ...errors import Misread
 from ...flow.gates import Gates
+from ...simulate import foretell
 from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption
 from ..ask import Done, PageRequest, Problem
 from ..read.plans import handle_of
@@ -31,6 +32,7 @@ def freeze(ask: PageRequest) -> Done:
     except Misread as error:
         why = f"{error.why}\n{error.pointer}" if error.pointer else error.why
         raise Problem(error.what, why, "go back and correct it", 422) from error
+    foretell(ask.store, ask.registry, made)
     text = f"{made.total:,} messages are frozen in this plan. Nothing was moved."
     return Done(text, ("plans", made.id), {"id": made.id, "total": made.total})
 

@@ -11,7 +11,9 @@ from ...errors import ConfigError
 from ...flow.dependency import Dependency, about_of, key_of
 from ...message import Filter, Lane, Message
 from ...present.dependencies import dependency_record
+from ...present.forecasts import breaker_forecast_record
 from ...present.formats import timestamp
+from ...simulate import forecast_breaker
 from ...triage.controls import LOOKED, Control, Controls
 from ...worker.flow.local_state import controls as controls_of
 from ..ask import PageRequest, Problem, Record
@@ -97,10 +99,17 @@ def dependency(ask: PageRequest) -> Record:
         "age_s": kept.age_s,
         "looked": LOOKED,
         "more": _more(ask),
+        "forecast": _forecast(ask, control),
         "tasks": _callers(ask, name),
         "mutes": mutes(ask, name),
         "command": ask.command("flow", "show", name, *(["--key", key] if key else [])),
     }
+
+
+def _forecast(ask: PageRequest, control: Control) -> Record | None:
+    """Return what an open breaker will do; cached while its status stays."""
+    key = f"forecast/flow/{control.about}/{control.since_ms}"
+    return ask.kept(key, lambda: breaker_forecast_record(forecast_breaker(ask.store, ask.registry, control))).value
 
 
 def _control(control: Control) -> Record:

@@ -10,10 +10,12 @@ import msgspec
 from ...duration import milliseconds, show
 from ...errors import Misread, PlanRefused, Unsupported
 from ...message import UNREADABLE, decoded
+from ...present.forecasts import plan_forecast_record, score_words
 from ...present.formats import timestamp
 from ...present.groups import task_group_record
 from ...present.plans import plan_record
 from ...present.runs import run_record
+from ...simulate import PlanForecast, forecast_plan, foretold, read_score
 from ...triage.lanes import of_scheduled
 from ...triage.lookup import run_ids
 from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_words
@@ -178,8 +180,17 @@ def plan(ask: PageRequest) -> Record:
         "peak_per_s": rate,
         "load": _load(ask, made, rate),
         "held": [] if applied else _held(ask, made),
+        "forecast": plan_forecast_record(_forecast(ask, handle)),
+        "score": ask.kept("forecast-score", lambda: score_words(read_score(ask.store))).value,
         "command": ask.command("dlq", "apply", made.id, "--reason", made.settings.note or "…"),
     }
+
+
+def _forecast(ask: PageRequest, handle: PlanHandle) -> PlanForecast | None:
+    """Return the forecast that was kept with the plan, or one made now, which is cached and not kept."""
+    if (kept := foretold(ask.store, handle.id)) is not None:
+        return kept
+    return ask.kept(f"forecast/{handle.id}", lambda: forecast_plan(ask.store, ask.registry, handle.plan)).value
 
 
 def _state(ask: PageRequest, handle: PlanHandle) -> tuple[str, str]:

@@ -9,7 +9,9 @@ from ...errors import Unsupported
 from ...message import Counts
 from ...policy.retry import Retry
 from ...presence import with_claimed
+from ...present.forecasts import queue_forecast_record
 from ...present.workers import worker_record
+from ...simulate import forecast_queue
 from ...status import HOUR_S, MINUTE_S, TEN_S, Reasons, Status, Wave, worker_reports
 from ..ask import PageRequest, Problem, Record
 from . import fields
@@ -83,6 +85,9 @@ def queue(ask: PageRequest) -> Record:
             for task in tasks
         ],
         "groups": _groups(ask, name),
+        "forecast": queue_forecast_record(
+            ask.kept(f"forecast/queue/{name}", lambda: forecast_queue(store, name)).value
+        ),
         "wave": _wave(ask, name),
         "command": ask.command("upcoming", name),
     }

@@ -58,7 +58,7 @@ def task(ask: PageRequest) -> Record:
         "pauses": ask.store.traits.skips,
         "past": fields.past_and_before(ask, task=name, back=fields.since(ask)),
         "sinces": list(fields.SINCE),
-        "groups": group_records(groups, status.annotations, status.at_ms),
+        "groups": group_records(groups, status.annotations, status.held, status.at_ms),
         "objective": _objectives(ask).get(name),
         "policy": None if registry is None or declared is None else policy_of(registry, declared, "default"),
         "enqueue_command": ask.command("enqueue", name, "{}"),

@@ -1,0 +1,43 @@
+"""Simulate load, outages and redrives on a virtual clock, and forecast with that what a store will do.
+
+What decides is the product itself: `decide.admit`, `decide.decide`, the transitions of `flow`, the pace and the gates
+of redrives. What is modelled is what they decide about: arrivals, workers with places, and a dependency.
+"""
+
+from __future__ import annotations
+
+from .forecast import (
+    BreakerForecast,
+    BreakerReturn,
+    PlanForecast,
+    QueueForecast,
+    forecast_breaker,
+    forecast_plan,
+    forecast_queue,
+)
+from .scenario import LoadPhase, PlannedRedrive, Scenario, Simulated, simulate
+from .score import Score, foretell, foretold, read_score
+from .service import ModelService, ServicePhase
+from .world import FleetSize
+
+__all__ = [
+    "BreakerForecast",
+    "BreakerReturn",
+    "FleetSize",
+    "LoadPhase",
+    "ModelService",
+    "PlanForecast",
+    "PlannedRedrive",
+    "QueueForecast",
+    "Scenario",
+    "Score",
+    "ServicePhase",
+    "Simulated",
+    "forecast_breaker",
+    "forecast_plan",
+    "forecast_queue",
+    "foretell",
+    "foretold",
+    "read_score",
+    "simulate",
+]

@@ -1,0 +1,159 @@
+"""A scenario: what comes, who works, what is called, by which rules. `simulate` plays it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from msgspec import Struct
+
+from ..decide import Policy
+from ..flow.dependency import Dependency, DependencyState
+from ..message import Message
+from ..triage.redrive.records import RedriveSettings
+from .carrier import Carrier
+from .service import ModelService, ServiceModel
+from .world import FleetSize, World
+
+START_MS = 1_750_000_000_000
+SETTLE_S = 4 * 3600.0  # the most seconds after the load that a scenario is watched
+
+
+class LoadPhase(Struct, frozen=True):
+    """New messages: `per_s` a second from `from_s` until `until_s`, evenly or at random times (a Poisson process)."""
+
+    from_s: float
+    until_s: float
+    per_s: float
+
+
+class PlannedRedrive(Struct, frozen=True, kw_only=True):
+    """A redrive of `total` dead messages, from `at_s` on."""
+
+    total: int
+    at_s: float = 0.0
+    settings: RedriveSettings = RedriveSettings()
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """What is simulated. Seconds count from its start. It ends once nothing is left to do, or `settle_s` after the load
+    ends. `state` is what the dependency's controls know at the start, and `backlog` what waits then."""
+
+    load: tuple[LoadPhase, ...] = ()
+    arrivals: Literal["even", "random"] = "even"
+    policy: Policy = Policy()
+    dependency: Dependency | None = None
+    service: ModelService = ModelService()
+    fleet: FleetSize = FleetSize()
+    redrive: PlannedRedrive | None = None
+    seed: int = 0
+    settle_s: float = SETTLE_S
+    start_ms: int = START_MS
+    state: DependencyState | None = None
+    backlog: tuple[Message, ...] = ()
+
+
+class Simulated(Struct, frozen=True, kw_only=True):
+    """What came of a scenario. The lists have a number for each second since the start: `arrived` messages, `calls` of
+    the dependency, of these `retries`, messages that were `done`, and that died (`deaths`).
+
+    `dead` counts by reason, `left` what had not ended. `drained_s` is when the last message ended; None if some are
+    left. `breaker` has each status and since when. `moved`, `failed` and `over_s` are those of the redrive; `stopped`
+    says why it stopped itself. `p50_s` and `p99_s` are the times from when a message was put to its success.
+    """
+
+    seed: int
+    arrived: Sequence[int]
+    calls: Sequence[int]
+    retries: Sequence[int]
+    done: Sequence[int]
+    deaths: Sequence[int]
+    dead: Mapping[str, int]
+    left: int
+    drained_s: float | None
+    breaker: Sequence[tuple[float, str]]
+    p50_s: float | None
+    p99_s: float | None
+    moved: int = 0
+    failed: int = 0
+    over_s: float | None = None
+    stopped: str = ""
+
+    @property
+    def messages(self) -> int:
+        """All messages that came, waited at the start, or were redriven."""
+        return sum(self.done) + sum(self.dead.values()) + self.left
+
+    @property
+    def peak_per_s(self) -> int:
+        """The most calls in one second."""
+        return max(self.calls, default=0)
+
+    @property
+    def amplification(self) -> float:
+        """Calls per message."""
+        return sum(self.calls) / max(1, self.messages)
+
+
+def simulate(scenario: Scenario) -> Simulated:
+    """Play a scenario. The same scenario has the same outcome."""
+    start_ms = scenario.start_ms
+    world = World(
+        scenario.policy,
+        ServiceModel(scenario.service, start_ms, scenario.seed),
+        scenario.dependency,
+        fleet=scenario.fleet,
+        start_ms=start_ms,
+        seed=scenario.seed,
+        state=scenario.state,
+        arrivals=_times(scenario),
+        backlog=scenario.backlog,
+    )
+    carrier = None
+    ends_s = max((load.until_s for load in scenario.load), default=0.0)
+    if (redrive := scenario.redrive) is not None:
+        at_ms = start_ms + round(redrive.at_s * 1000)
+        carrier = Carrier(world, redrive.total, redrive.settings, at_ms, scenario.seed)
+        ends_s = max(ends_s, redrive.at_s)
+    world.run(start_ms + math.ceil((ends_s + scenario.settle_s) * 1000))
+    took_ms, counts = sorted(world.took_ms), world.counts
+    over_ms = None if carrier is None else carrier.over_ms
+    return Simulated(
+        seed=scenario.seed,
+        arrived=counts.arrived,
+        calls=counts.calls,
+        retries=counts.retries,
+        done=counts.done,
+        deaths=counts.dead,
+        dead=dict(sorted(world.dead.items())),
+        left=world.left,
+        drained_s=None if world.left else (world.last_ms - start_ms) / 1000,
+        breaker=[((at_ms - start_ms) / 1000, status) for at_ms, status in world.statuses],
+        p50_s=_share(took_ms, 0.5),
+        p99_s=_share(took_ms, 0.99),
+        moved=0 if carrier is None else carrier.moved,
+        failed=0 if carrier is None else carrier.failed,
+        over_s=None if over_ms is None else (over_ms - start_ms) / 1000,
+        stopped="" if carrier is None else carrier.why,
+    )
+
+
+def _times(scenario: Scenario) -> Iterator[int]:
+    """Yield when each new message comes, in ms."""
+    chance = random.Random(f"arrivals {scenario.seed}")
+    for load in scenario.load:
+        at_s, count = load.from_s, 0
+        while load.per_s > 0:
+            if scenario.arrivals == "random":
+                at_s += chance.expovariate(load.per_s)
+            else:
+                at_s, count = load.from_s + count / load.per_s, count + 1
+            if at_s >= load.until_s:
+                break
+            yield scenario.start_ms + int(at_s * 1000)
+
+
+def _share(values_ms: Sequence[float], share: float) -> float | None:
+    return values_ms[min(len(values_ms) - 1, int(share * len(values_ms)))] / 1000 if values_ms else None
