@@ -82,7 +82,7 @@ def _addresses(url: str) -> Mapping[str, str]:
     ids = {"edit": message.id, "message": message.id, "plan": _plan(app), "run": _run(app)}
     ids["batch"] = app.batch([Draft(task="t1", delay_ms=10**9)], name="sync").enqueue().id
     app.store.close()
-    known = {"queue": "q1", "fingerprint": "print1", "dependency": "d1"}
+    known = {"queue": "q1", "fingerprint": "print1", "dependency": "d1", "task": "t1"}
     found: dict[str, str] = {}
     for page in PAGES:
         parts = [part.partition(":")[0] for part in page.path.strip("/").split("/")]

@@ -37,7 +37,7 @@ def test_every_page_and_action_has_a_line_that_says_what_it_does(made: ModuleTyp
 
 def test_fields_are_found_in_functions_that_an_action_calls(made: ModuleType) -> None:
     by_name = {action.name: made.fields_of(action.act) for action in ACTIONS}
-    assert by_name["pause-queue"] == ["queue", "reason"]
+    assert by_name["pause-queue"] == ["queue", "reason", "for"]
     assert by_name["purge-queue"] == ["queue", "count", "reason"]
     assert {"id", "count", "reason"} <= {*by_name["retry"]}
 

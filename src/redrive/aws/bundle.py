@@ -35,6 +35,7 @@ LEFT_OUT = (
     "demo",
     "present",
     "program",
+    "simulate",
     "testing",
     "top",
     "web",

@@ -137,7 +137,7 @@ def test_stores_of_many_threads_put_claim_and_settle_through_it(pooler: str, lin
         thread.join()
     assert errors == []
     counts = stores[0].counts()
-    assert counts.ready + counts.scheduled + sum(acked) == 6 * 10 * 3
+    assert counts.ready + counts.scheduled + counts.parked + sum(acked) == 6 * 10 * 3
     assert sum(acked) > 0
     for store in stores:
         store.close()

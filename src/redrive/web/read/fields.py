@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ...history import History, Tally
     from ...status import Hold
 
-OUTCOMES = ("done", "retry", "dead", "quarantined", "crashed")
+OUTCOMES = ("done", "retry", "dead", "quarantined", "crashed", "stayed")
 KEPT_S = 35 * 86_400  # how far back a history goes
 SINCE = ("1h", "6h", "24h", "7d", "35d")
 STEPS = {"1h": "1m", "6h": "5m", "24h": "1h", "7d": "2h", "35d": "12h"}  # of the bars of a chart that fills the page
