@@ -12,6 +12,7 @@ import click
 
 from ..config import settings
 from ..errors import ConfigError
+from ..files import output as written_file
 from ..present.commands import program
 from ..present.failure import DONE, FAILED, USAGE, Failure
 from .opening import app_option, load_app, load_object, output_option, require, url_option
@@ -77,7 +78,8 @@ def check(
     case = _celery_case(celery, chosen.folder, assume) if celery else _case(chosen, url is not None, assume)
     report = checks.report_on(case, baseline=[] if baseline is None else checks.read_baseline(baseline))
     if write_baseline is not None:
-        write_baseline.write_text(checks.baseline_of(report), encoding="utf-8")
+        with written_file(write_baseline, public=True) as file:
+            file.write(checks.baseline_of(report).encode())
         note(f"{write_baseline} is written: --baseline {write_baseline} accepts these findings")
         return DONE
     out = Output(chosen.output)
