@@ -55,7 +55,7 @@ class Retry:
     - `override(message, fault, delay_s)` may return another Decision; None keeps the policy's.
     - `max_retry_after` bounds a delay requested by the failing side (`Retry-After`).
     - `on_exhausted="hold"`: once its retries are used up, by attempts or by time, a message does not die. It waits in
-      the dead lane with the reason `held`, for a person. No alert, objective or `on_dead` task takes it for a death.
+      the dead lane with the reason `held`, for a person. No objective and no `on_dead` task takes it for a death.
 
     The default makes 25 attempts at full jitter from 2 s to 1 h, in a mean of 7 h. Raises ValueError or TypeError.
     """
