@@ -156,7 +156,11 @@ def test_a_killed_worker_hides_no_regression(
     told, points = "", [chance.randint(1, POINTS), chance.randint(1, POINTS), 0]
     for point in points:
         worker = subprocess.run(
-            [sys.executable, "-c", WORKER, url, str(point)], env=os.environ, capture_output=True, text=True, check=False
+            [sys.executable, "-c", WORKER, url, str(point)],
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert worker.returncode in (0, -signal.SIGKILL), worker.stderr
         told += worker.stdout

@@ -33,8 +33,9 @@ class Burst:
         counts = self._store.counts(queue)
         held_back = self._capacity.rests(queue, stops=not self._until_empty)
         left = counts.leased or (0 if held_back else counts.ready)
-        if not left and self._until_empty and counts.waiting:
-            left = counts.waiting - self._blocked_in(queue)
+        later = counts.scheduled + counts.parked
+        if not left and self._until_empty and later:
+            left = later - self._blocked_in(queue)
         return left > 0 and queue not in self._store.paused()
 
     def _blocked_in(self, queue: str) -> int:
