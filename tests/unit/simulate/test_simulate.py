@@ -40,7 +40,7 @@ def test_the_same_seed_has_the_same_bytes_in_another_process() -> None:
         "import msgspec; from redrive.simulate import simulate; "
         "from tests.unit.simulate.test_simulate import OUTAGE; print(msgspec.json.encode(simulate(OUTAGE)).decode())"
     )
-    env = os.environ | {"PYTHONHASHSEED": "1"}
+    env = os.environ | {"PYTHONHASHSEED": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     other = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True, text=True)
     assert other.stdout.strip().encode() == msgspec.json.encode(simulate(OUTAGE))
 
