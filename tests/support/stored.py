@@ -34,7 +34,7 @@ from redrive import (
     Retry,
 )
 from redrive.files import boot_id
-from redrive.message import Filter, Message
+from redrive.message import Counts, Filter, Message
 from redrive.presence import Knowledge, waiting_tasks
 from redrive.store import Store
 from redrive.stores.postgres.store import PostgresStore
@@ -220,6 +220,11 @@ def load_redis(server: RedisServer, namespace: str) -> Callable[[Clock], Store]:
     return lambda clock: RedisStore(f"{server.url}?namespace={namespace}", clock_ms=clock)
 
 
+def as_before(counts: Counts) -> Counts:
+    """The counts as releases before knew them: messages in line in their group were called scheduled."""
+    return msgspec.structs.replace(counts, scheduled=counts.scheduled + counts.parked, parked=0)
+
+
 def read(app: App, planned: str) -> dict[str, Any]:
     """What this version reads of all that the manifest tells of."""
     store, dlq = app.store, app.dlq
@@ -227,7 +232,7 @@ def read(app: App, planned: str) -> dict[str, Any]:
     plans = [planned, *runs]
     found = {
         "messages": {message.id: message for message in messages(store)},
-        "counts": store.counts_by_queue(),
+        "counts": {name: as_before(counts) for name, counts in store.counts_by_queue().items()},
         "paused": sorted(store.paused()),
         "groups": {queue: store.groups(queue) for queue in ("steps", "turns")},
         "failure_groups": [msgspec.structs.replace(group, sample_id="") for group in dlq.groups()],
