@@ -56,11 +56,11 @@ def main(videos: int) -> None:
     in_order = sum(each == [(cut, step) for step in STEPS for cut in (1, 2)] for each in done.values())
     print(f"{videos} videos: {in_order} have both cuts published, all steps in order")
     [dead] = app.dlq.select("task:video.transcode")
-    print(f"held, with {app.counts().scheduled} behind it: {dead.faults[-1].text}")
+    print(f"held, with {app.counts().parked} behind it: {dead.faults[-1].text}")
     app.dlq.discard([dead.id], actor="ann", reason="the customer sends another file")
     app.run_worker(drain=True)
     left = app.counts()
-    print(f"video-1 ends with {done['video-1'][-1]}; {left.dead} dead, {left.ready + left.scheduled} waiting")
+    print(f"video-1 ends with {done['video-1'][-1]}; {left.dead} dead, {left.waiting} waiting")
 
 
 main(int(sys.argv[1]) if len(sys.argv) > 1 else 20)

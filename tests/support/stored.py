@@ -239,7 +239,7 @@ def read(app: App, planned: str) -> dict[str, Any]:
         "annotations": dlq.annotations(["fa" * 8, "fb" * 8]),
         "rules": dlq.rules(),
         "plans": {id: dlq.plan(id).plan for id in plans},
-        "frozen": {id: list(dlq.plan(id).handles()) for id in plans},
+        "frozen": {id: [handle[:3] for handle in dlq.plan(id).handles()] for id in plans},
         "runs": {view.id: view for view in dlq.runs()},
         "stories": {id: dlq.run(id).story() for id in runs},
         "failures": {id: dlq.run(id).failures() for id in runs},

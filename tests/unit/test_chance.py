@@ -9,7 +9,7 @@ from pathlib import Path
 import redrive
 from redrive.history.flusher import Flusher
 
-OF_THEIR_OWN = ("chance.py", "program/demo.py", "demo/", "testing/")  # seeds of their own, or the system's
+OF_THEIR_OWN = ("chance.py", "program/demo.py", "demo/", "simulate/", "testing/")  # seeds of their own, or the system's
 
 
 def test_only_chance_draws_from_a_generator_of_python() -> None:

@@ -136,7 +136,8 @@ _CLICKS = """(() => {
 _SIDEWAYS = """() => {
   const root = document.documentElement;
   if (root.scrollWidth <= innerWidth) return [];
-  const wide = (each) => each.getBoundingClientRect().right > innerWidth + 1 && !each.closest(".wide, pre, .hidden, .side");
+  const scrolls = ".wide, pre, .hidden, .side";
+  const wide = (each) => each.getBoundingClientRect().right > innerWidth + 1 && !each.closest(scrolls);
   const out = [...document.querySelectorAll("body *")].filter(wide);
   return [`${root.scrollWidth} > ${innerWidth}`, ...out.slice(0, 5).map((each) => each.outerHTML.slice(0, 150))];
 }"""

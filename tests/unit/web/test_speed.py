@@ -76,7 +76,7 @@ class Asked:
             "run": run.id,
             "batch": store.batch_ids(limit=1)[0],
         }
-        known = {"queue": "q1", "fingerprint": "print1", "dependency": "crm"}
+        known = {"queue": "q1", "fingerprint": "print1", "dependency": "crm", "task": "t1"}
         self.paths = {page.name: placed(page.path, known | {"id": ids.get(page.name, "")}) for page in PAGES}
         self.paths |= {f"messages {q}": f"/messages?q={q}" for q in ("queue:q1", "error:Error1", "args.0:7", "text:7")}
         self.paths |= {f"messages {lane}": f"/messages?lane={lane}&queue=q1" for lane in ("ready", "any")}

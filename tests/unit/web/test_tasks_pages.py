@@ -30,7 +30,7 @@ def test_the_list_has_each_task_with_its_last_hour_and_its_dead(app: App, pages:
     write_history(app.store)
     push, send = pages.json("/tasks")["tasks"]
     assert (push["task"], push["queue"], push["dead"], push["objective"]["name"]) == ("crm.push", "crm", 3, "crm.push")
-    assert push["past"]["ended"] > 1000 and len(push["past"]["runs"]) == 13 and push["past"]["run_p95_ms"] > 100
+    assert push["past"]["ended"] > 100 and len(push["past"]["runs"]) == 13 and push["past"]["run_p95_ms"] > 100
     assert (send["task"], send["dead"], send["objective"]) == ("mail.send", 0, None)
     assert [each["task"] for each in pages.json("/tasks?q=mail")["tasks"]] == ["mail.send"]
 
@@ -52,7 +52,7 @@ def test_the_page_of_a_task_has_its_causes_its_policy_and_the_time_before(app: A
     page = pages.json("/tasks/crm.push?since=6h")
     assert [(each["error"], each["count"]) for each in page["groups"]] == [("redrive.errors.Reject", 3)]
     assert page["policy"]["max_attempts"] == 1 and page["objective"]["objective"] == "99% within 30s over 28d"
-    assert page["past"]["total"]["done"] > 5_000 and page["past"]["before"]["done"] > 5_000
+    assert page["past"]["total"]["done"] > 500 and page["past"]["before"]["done"] > 500
     assert len(page["past"]["before"]["runs"]) == len(page["past"]["times"])
     assert pages.json("/tasks/mail.send")["groups"] == []
 

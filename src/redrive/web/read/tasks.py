@@ -49,11 +49,11 @@ def task(ask: PageRequest) -> Record:
     """Return one task: its pause, its history, the causes of its deaths, and its policy."""
     name, registry = ask.path["task"], ask.registry
     declared = None if registry is None else registry.tasks.get(name)
-    known = declared is not None or any(state.name == name for state in task_states(ask.store, registry))
-    if not known:
-        raise Problem(f"there is no task {name!r}", "no app named here declares it, and no worker knows it", "", 404)
     status = ask.status().value
     groups = [group for group in status.failures if group.task == name]
+    if declared is None and not groups and all(state.name != name for state in task_states(ask.store, registry)):
+        why = "no app named here declares it, no worker knows it, and none of its messages is dead"
+        raise Problem(f"there is no task {name!r}", why, "", 404)
     return task_record(task_state(ask.store, registry, name)) | {
         "pauses": ask.store.traits.skips,
         "past": fields.past_and_before(ask, task=name, back=fields.since(ask)),
