@@ -162,4 +162,5 @@ def test_with_redrive_worker_suspects_of_a_call_run_in_children_in_calls_of_one(
     runs = [line.split() for line in (tmp_path / "runs").read_text().splitlines()]
     assert "10" in {run[2] for run in runs}
     assert {run[2] for run in runs if run[4] != "0"} == {"1"}, "what was cut off shared a call"
-    assert max(Counter(run[0] for run in runs if run[0] != "7").values()) <= 4
+    begun = Counter(run[0] for run in runs)
+    assert max(begun.values()) <= begun["7"] + 1, "a message is run again only where the poison ended its worker"
