@@ -64,7 +64,7 @@ class CallContext(Context, eq=False):
 
     idempotency_key, progress, batch = _refused("idempotency_key"), _refused("progress"), _refused("batch")
     partial, complete, _state = _refused("partial(…)"), _refused("complete(…)"), _refused("checkpoint(…)")
-    _follow = _refused("enqueue(…)")
+    _follow, spend = _refused("enqueue(…)"), _refused("spend(…)")
 
 
 def gathered(inner: Callable[..., Any], task: TaskSpec) -> Callable[..., Any]:

@@ -225,6 +225,24 @@ def test_spend_replaces_the_estimate_also_when_the_run_fails() -> None:
         assert tat_of(app) - before_ms == pytest.approx(2 * n * rate_of(app).every_ms, abs=500)
 
 
+def test_in_a_gathered_call_each_message_reports_what_it_cost() -> None:
+    app, sizes = App("memory://"), []
+    app.dependency("llm", rate=Rate("100k/1m", cost=500, unit="tokens"), breaker=None, budget=None)
+
+    @app.task(name="ask", dependency="llm", gather=10, linger="1s")
+    def ask(prompts: list[int]) -> None:
+        sizes.append(len(prompts))
+        for n, each in zip(prompts, context().runs, strict=True):
+            each.spend(n)
+
+    costs = [100, 200, 300, 400]
+    app.enqueue_many([ask.draft(n) for n in costs])
+    before_ms = app.store.now_ms()
+    run(app)
+    assert max(sizes) > 1, "they met in one call"
+    assert tat_of(app) - before_ms == pytest.approx(sum(costs) * rate_of(app).every_ms, abs=500)
+
+
 def tat_of(app: App) -> float:
     return decode(app.store.cells.read(["flow/llm:1:rate"])[0]).tat_ms
 

@@ -340,6 +340,7 @@ def test_what_belongs_to_one_message_is_refused_for_the_call(app: App, count: in
             "batch": lambda: ctx.batch,
             "enqueue(…)": lambda: ctx.enqueue(follow),
             "partial(…)": lambda: ctx.partial(None, "why"),
+            "spend(…)": lambda: ctx.spend(3),
             "complete(…)": lambda: ctx.complete(None, tx=None),
             "checkpoint(…)": lambda: ctx.checkpoint(1),
         }
@@ -350,7 +351,7 @@ def test_what_belongs_to_one_message_is_refused_for_the_call(app: App, count: in
 
     app.enqueue_many([push.draft(n) for n in range(count)])
     app.run_worker(burst=True)
-    assert len(refused) == 7 and all(f"use {what} of one" in text for what, text in refused.items())
+    assert len(refused) == 8 and all(f"use {what} of one" in text for what, text in refused.items())
 
 
 def test_a_wrap_runs_once_around_a_call(app: App) -> None:
