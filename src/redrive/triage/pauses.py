@@ -38,7 +38,7 @@ def pause(
 
     `actor` defaults to user@host. The pause and its entry in the audit log are one commit; on SQS the entry follows.
     Raises ConfigError, StoreError, Unsupported as `Store.configure`."""
-    _set(store, queue, paused=True, actor=actor, reason=reason, span_ms=end_of(for_, f"pause of queue {queue!r}"))
+    _set(store, queue, paused=True, actor=actor, reason=reason, span_ms=span_of(for_, f"pause of queue {queue!r}"))
 
 
 def resume(store: Store, queue: str, *, actor: str | None = None, reason: str = "") -> None:
@@ -46,7 +46,7 @@ def resume(store: Store, queue: str, *, actor: str | None = None, reason: str = 
     _set(store, queue, paused=False, actor=actor, reason=reason)
 
 
-def end_of(for_: Duration | None, what: str) -> int | None:
+def span_of(for_: Duration | None, what: str) -> int | None:
     """Return how many ms a pause lasts; None for one without an end. Raises ConfigError, which names `what`."""
     span_ms = None if for_ is None else milliseconds(for_, "for_")
     if span_ms is not None and not 0 < span_ms <= LONGEST_MS:
@@ -138,8 +138,10 @@ class PauseEnds(Service):
         if time.monotonic() < self._due_s:
             return
         self._due_s = time.monotonic() + LOOK_S
-        paused, now_ms = sorted(self._store.paused()), self._store.now_ms()
-        cells = self._store.cells.read([cell_of(queue) for queue in paused]) if paused else []
+        paused = sorted(self._store.paused())
+        if not paused:
+            return
+        cells, now_ms = self._store.cells.read([cell_of(queue) for queue in paused]), self._store.now_ms()
         for queue, cell in zip(paused, cells, strict=True):
             pause = decoded(cell, _pause, None)
             if pause is not None and pause.until_ms is not None and pause.until_ms <= now_ms:

@@ -18,7 +18,7 @@ from ..paused_task import CELL, PausedTask, decode, encode, pause_of
 from ..presence import Knowledge
 from ..registry import Registry
 from ..store import Store
-from .pauses import end_of
+from .pauses import span_of
 
 NAME_MAX = 200  # the most characters of a task's name or a pattern
 PAUSES_MAX = 1000
@@ -68,7 +68,7 @@ def pause_task(
         why = "workers cannot leave single tasks unclaimed in SQS, and each receive counts towards maxReceiveCount"
         next = "pause its queue, or hold the breaker of its dependency open"
         raise Unsupported(f"task {name!r} cannot be paused on {store.traits.name}: {why}; {next}")
-    span_ms = end_of(for_, f"pause of task {name!r}")
+    span_ms = span_of(for_, f"pause of task {name!r}")
     if not 0 < len(name) <= NAME_MAX:
         raise ConfigError(f"pause of task {name!r}: expected a name or a pattern of at most {NAME_MAX} characters")
     known = task_names(store, app)

@@ -84,7 +84,7 @@ def timeline(
     step = _nice(max([*sums, *before, 3]) / 3)
     top, wide = 3 * step, 100 / len(sums)
     values = [[(name, of[n]) for name, of in series] for n in range(len(sums))]
-    bars_drawn = [_column(n * wide, wide, values[n], _moment(times[n]), top) for n in range(len(sums))]
+    bars_drawn = [_column(n * wide, wide, values[n], clock(times[n]), top) for n in range(len(sums))]
     lines = [
         Markup('<line x1="0" x2="100%" y1="{0:.1f}" y2="{0:.1f}"{1}/>').format(
             _down(n * step, top), Markup(' class="base"') if n == 0 else ""
@@ -147,7 +147,12 @@ def _ticks(times: Sequence[str], step_s: float) -> Iterator[Markup]:
             yield text.format(x, PLOT_TOP + PLOT_HIGH + 18, words)
 
 
-def _moment(at: str) -> str:
+def clock(at: str) -> str:
+    """Format a time as the label of a chart.
+
+    >>> clock("2026-11-23T14:50:00.000Z")
+    '23 Nov 14:50 UTC'
+    """
     return datetime.fromisoformat(at).astimezone(UTC).strftime("%d %b %H:%M UTC")
 
 

@@ -50,15 +50,6 @@ def moment(at: str | None, now_ms: int, *, absent: str = DASH) -> Markup | str:
     return Markup(shape).format(at, time.strftime("%Y-%m-%d %H:%M:%S UTC"), spot, distance)
 
 
-def clock(at: str) -> str:
-    """Format a time as the label of a chart.
-
-    >>> clock("2026-11-23T14:50:00.000Z")
-    '23 Nov 14:50 UTC'
-    """
-    return datetime.fromisoformat(at).astimezone(UTC).strftime("%d %b %H:%M UTC")
-
-
 def second(at: str) -> str:
     """Format a time of today, to the second.
 
@@ -116,7 +107,6 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "clock": clock,
         "second": second,
         "number": number,
         "share": share,

@@ -56,6 +56,21 @@ def past(
     return {"missing": None, "since": back, **_past(found)}
 
 
+def objectives(ask: PageRequest) -> list[Record]:
+    """Return the objectives of the app's tasks and queues; none if no history is kept."""
+    from ...present.objectives import objective_record
+
+    try:
+        return [objective_record(each) for each in ask.app.slo()]
+    except Unsupported:
+        return []
+
+
+def runs_of(past: Record) -> list[int]:
+    """Return the runs by step, whatever their outcome, of what `past` returned."""
+    return [sum(at) for at in zip(*past["series"].values(), strict=True)]
+
+
 def past_and_before(ask: PageRequest, *, task: str | None = None, back: str) -> Record:
     """As `past`, with `before`: the same figures of as long a time before, if that is kept."""
     here = past(ask, task=task, back=back, step=STEPS.get(back))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ...errors import Unsupported
 from ...message import Counts
 from ...present.dependencies import dependency_row
 from ...present.formats import timestamp
@@ -52,7 +51,7 @@ def overview(ask: PageRequest) -> Record:
             "hung": sum(worker.state == "hung" for worker in status.workers),
             "gone": sum(worker.state == "gone" for worker in status.workers),
         },
-        "objectives": _objectives(ask),
+        "objectives": fields.objectives(ask),
         "command": ask.command("status"),
     }  # fmt: skip
 
@@ -61,12 +60,3 @@ def _sum(status: Status) -> Record:
     total = {lane: sum(getattr(queue.counts, lane) for queue in status.queues) for lane in LANES}
     oldest = max((queue.counts.oldest_age_s for queue in status.queues), default=Counts().oldest_age_s)
     return total | {"oldest_age_s": oldest}
-
-
-def _objectives(ask: PageRequest) -> list[Record]:
-    from ...present.objectives import objective_record
-
-    try:
-        return [objective_record(each) for each in ask.app.slo()]
-    except Unsupported:
-        return []

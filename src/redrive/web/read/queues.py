@@ -49,10 +49,9 @@ def _hours(ask: PageRequest, status: Status) -> dict[str, Record]:
 
 def _short(past: Record) -> Record:
     """Return the last hour of a queue: runs by five minutes, messages a second, and the retry ratio."""
-    ended = [sum(at) for at in zip(*past["series"].values(), strict=True)]
     total = past["total"]
     return {
-        "runs": ended,
+        "runs": fields.runs_of(past),
         "in_per_s": sum(past["enqueued"]) / 3600,
         "out_per_s": total["done"] / 3600,
         "retry_ratio": total["retry_ratio"],

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from ...errors import Unsupported
 from ...present.groups import group_records
-from ...present.objectives import objective_record
 from ...present.tasks import task_record
 from ...triage.task_pauses import task_state, task_states
 from ..ask import PageRequest, Problem, Record
@@ -73,7 +71,7 @@ def _hour(ask: PageRequest, name: str) -> Record | None:
         return None
     total = past["total"]
     return {
-        "runs": [sum(at) for at in zip(*past["series"].values(), strict=True)],
+        "runs": fields.runs_of(past),
         "ended": total["done"] + total["failed"],
         "error_rate": total["error_rate"],
         "run_p50_ms": total["run"]["p50_ms"],
@@ -84,7 +82,4 @@ def _hour(ask: PageRequest, name: str) -> Record | None:
 
 def _objectives(ask: PageRequest) -> dict[str, Record]:
     """Return the objectives of tasks, by the task's name."""
-    try:
-        return {each.name: objective_record(each) for each in ask.app.slo() if each.kind == "task"}
-    except Unsupported:
-        return {}
+    return {each["name"]: each for each in fields.objectives(ask) if each["kind"] == "task"}
