@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -244,9 +245,10 @@ def test_figures_come_from_the_history_of_the_store(tmp_path: Path) -> None:
     @app.task(name="push", retry=HERD)
     def push(n: int = 0) -> None: ...
 
-    app.enqueue_many([push.draft(n) for n in range(300)])
-    app.run_worker(burst=True)
-    facts = facts_of(app, app.store, "sqlite:///x.db")
+    with closing(app.store):
+        app.enqueue_many([push.draft(n) for n in range(300)])
+        app.run_worker(burst=True)
+        facts = facts_of(app, app.store, "sqlite:///x.db")
     measured = facts.measured["push"]
     assert measured.rate_per_s == pytest.approx(1) and measured.failing == 0 and measured.run_s is not None
     case = Case(app, Assumptions(), facts)
