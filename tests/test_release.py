@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
+import sys
 from email.message import Message
 from pathlib import Path
 from types import ModuleType
@@ -64,5 +66,12 @@ def test_each_action_is_pinned_by_hash_and_each_job_names_its_permissions(path: 
 
 def test_a_tag_reaches_the_test_index_before_the_index() -> None:
     text = (ROOT / ".github/workflows/release.yml").read_text()
-    assert re.search(r"\n  test-index:\n.*?needs: build\n.*?test\.pypi\.org.*?\n  index:\n.*?needs: test-index\n", text, re.S)
+    assert re.search(
+        r"\n  test-index:\n.*?needs: build\n.*?test\.pypi\.org.*?\n  index:\n.*?needs: test-index\n", text, re.S
+    )
     assert "password" not in text and "secrets." not in text
+
+
+def test_each_page_says_what_works_before_an_index_has_redrive() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts/index_notes", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, f"run scripts/index_notes: {done.stdout}"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import click
 
+from .._version import PUBLISHED
 from ..redact import clip
 from .commands import as_module, command, completed, corrected, program
 
@@ -162,6 +163,8 @@ def _ours(error: Exception) -> Failure | None:
 
 def _mend_schema(text: str) -> str:
     if "upgrade redrive" in text:  # the store's schema is newer than this version
+        if not PUBLISHED:  # as the documents say: scripts/index_notes
+            return f"git pull && {sys.executable} -m pip install .   (in your clone of redrive)"
         return f"{sys.executable} -m pip install --upgrade redrive"
     return f"{program()} store {'sql' if 'store upgrade' not in text and 'store sql' in text else 'upgrade'}"
 
