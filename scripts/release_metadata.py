@@ -26,7 +26,8 @@ def metadata(wheel: Path) -> Message:
 def findings(found: Message, changelog: str) -> Iterator[str]:
     urls = dict(line.split(", ", 1) for line in found.get_all("Project-URL", []))
     if missing := [name for name in ("Source", "Documentation", "Changelog", "Issues") if name not in urls]:
-        yield f"no project URL {', '.join(missing)}: name the repository in pyproject.toml, [tool.hatch.metadata.hooks.custom]"
+        where = "name the repository in pyproject.toml, [tool.hatch.metadata.hooks.custom]"
+        yield f"no project URL {', '.join(missing)}: {where}"
     for target in _TARGET.findall(str(found.get_payload())):
         yield f"the README leads to {target!r}, which is not an address on a package index"
     for field in ("Summary", "License-Expression", "Requires-Python", "Keywords"):

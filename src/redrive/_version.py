@@ -2,4 +2,4 @@
 
 __version__ = "0.1.0"
 PUBLISHED = False
-"""Whether a package index has redrive. While it has not, `scripts/index_notes` says in the documents what to type instead."""
+"""Whether a package index has redrive. While it has not, documents say what to type instead: `scripts/index_notes`."""
