@@ -16,6 +16,7 @@ from .message import Draft, Message
 from .read_model import ReadModel
 from .registry import Queue as Queue
 from .run_context import Context, Wrap, refuse_loop
+from .system import need_posix
 from .task import AlertKeywords, TaskKeywords, as_text, task_options
 
 if TYPE_CHECKING:  # not imported at run time, to start faster
@@ -487,6 +488,7 @@ class App(ReadModel):
         invalid values, and Refused where the store cannot run these tasks (SQS: maxReceiveCount, retention, FIFO,
         cells).
         """
+        need_posix("a worker")
         from .worker import Worker
         from .worker.executors.app_import import refuse_in_child
         from .worker.preflight import check_sizes, lease_seconds, preflight
@@ -514,6 +516,7 @@ class App(ReadModel):
         """Work until SIGTERM or SIGINT; options as `worker`. `burst=True` returns when nothing is due or leased, apart
         from messages that an open breaker or a cool-down holds; `drain=True` also waits for those and for scheduled
         ones."""
+        need_posix("a worker")
         from .worker.process import run
 
         refuse_loop("run_worker()", "async with app.worker(…)")

@@ -5,6 +5,9 @@ Owner and type are read from the open file, never by its name, and before anythi
 
 New files are 0600 and new folders 0700. If a group shares them, they are 0660 and 3770: members may write each other's
 files but not remove them, and new files belong to the folder's group. Existing files keep their mode.
+
+Without POSIX, as on Windows, a folder cannot be opened and has no mode: paths are used as they are, and only links and
+the kind of a file are checked.
 """
 
 from __future__ import annotations
@@ -20,14 +23,15 @@ from types import TracebackType
 from typing import IO
 
 from .errors import ConfigError
+from .system import BINARY, CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK, POSIX, user_id
 
 FILE, FOLDER = 0o600, 0o700
 PUBLIC = 0o666  # the mode of a public file before the umask is applied
 GROUP_FILE, GROUP_FOLDER = 0o660, 0o3770
 COMPANIONS = ("-wake", "-workers", "-spool")  # suffixes of folders beside a database, for all its users
 UNKNOWN_BOOT = "unknown-"
-_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # O_NONBLOCK, as opening a pipe would block without it
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN = NOFOLLOW | CLOEXEC | NONBLOCK  # NONBLOCK, as opening a pipe would block without it
+_DIRECTORY = os.O_RDONLY | DIRECTORY | NOFOLLOW | CLOEXEC
 
 
 class NotOurs(PermissionError):
@@ -54,11 +58,11 @@ class Folder:
         made = make and _make(path)
         self.fd = _open_folder(path)
         try:
-            status = os.fstat(self.fd)
-            if made:
+            status = os.fstat(self.fd) if POSIX else path.lstat()
+            if made and POSIX:
                 status = self._hand_on(database, shared)
             self.shared = bool(shared and status.st_mode & stat.S_IWGRP)
-            self._owner, self._owners = status.st_uid, {0, os.geteuid(), status.st_uid}
+            self._owner, self._owners = status.st_uid, {0, user_id(), status.st_uid}
             self.inode = status.st_dev, status.st_ino
             _vet_folder(path, status, database, self.shared)
         except BaseException:
@@ -70,9 +74,9 @@ class Folder:
         owner. Returns the folder's new status."""
         if shared:
             os.fchmod(self.fd, GROUP_FOLDER)
-        if database is not None and (shared or not os.geteuid()):
+        if database is not None and (shared or not user_id()):
             with contextlib.suppress(OSError):  # chown may be refused, and then the folder keeps its owner
-                os.chown(self.fd, -1 if os.geteuid() else database.st_uid, database.st_gid)
+                os.chown(self.fd, -1 if user_id() else database.st_uid, database.st_gid)
                 os.fchmod(self.fd, GROUP_FOLDER if shared else FOLDER)  # as chown clears the set-group-id bit
         return os.fstat(self.fd)
 
@@ -91,15 +95,18 @@ class Folder:
         fd = _open(self.path / name, flags & ~os.O_CREAT, self.fd)
         try:
             self._vet(name, os.fstat(fd))
-            os.set_blocking(fd, True)
+            if POSIX:
+                os.set_blocking(fd, True)
         except BaseException:
             os.close(fd)
             raise
         return fd
 
     def _create(self, name: str, flags: int) -> int:
+        if not POSIX:
+            return os.open(self.path / name, flags | BINARY)
         fd = os.open(name, flags | _OPEN, FILE, dir_fd=self.fd)
-        if not os.geteuid():
+        if not user_id():
             os.fchown(fd, self._owner, -1)
         if self.shared:
             os.fchmod(fd, GROUP_FILE)
@@ -129,7 +136,7 @@ class Folder:
         """Remove the socket of this name if this user owns it; any other file stays."""
         with contextlib.suppress(OSError):
             status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
-            if stat.S_ISSOCK(status.st_mode) and status.st_uid == os.geteuid():
+            if stat.S_ISSOCK(status.st_mode) and status.st_uid == user_id():
                 os.unlink(name, dir_fd=self.fd)
 
     def is_there(self) -> bool:
@@ -174,7 +181,7 @@ def rewrite(path: Path, content: bytes, *, shared: bool = False) -> None:
 
 def read_regular(path: Path) -> bytes:
     """Return the content of a regular file of any owner. Raises OSError, also for a link; NotOurs for another kind."""
-    fd = os.open(path, os.O_RDONLY | _OPEN)
+    fd = os.open(path, os.O_RDONLY | BINARY | _OPEN)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise NotOurs(path, "it is not a regular file")
@@ -200,7 +207,7 @@ def written(path: Path, *, shared: bool = False, public: bool = False) -> Iterat
     OSError.
     """
     if path.exists() and not path.is_file():
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_WRONLY | CLOEXEC)
         try:
             yield fd
         finally:
@@ -225,8 +232,8 @@ def create(path: Path, *, shared: bool = False, public: bool = False) -> int:
 
     Raises FileExistsError if the name exists, even if it is a link that leads nowhere.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, PUBLIC if public else FILE)
-    if shared:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY | NOFOLLOW | CLOEXEC, PUBLIC if public else FILE)
+    if shared and POSIX:
         os.fchmod(fd, GROUP_FILE)
     return fd
 
@@ -239,7 +246,7 @@ def make_database(path: Path, *, shared: bool = False) -> None:
     status = _status(path)
     if status is not None and stat.S_ISLNK(status.st_mode):
         target = _status(path.resolve())
-        if status.st_uid not in {0, os.geteuid(), -1 if target is None else target.st_uid}:
+        if status.st_uid not in {0, user_id(), -1 if target is None else target.st_uid}:
             raise ConfigError(
                 f"{path} is a link that {user(status.st_uid)} made, to a file that is not theirs; name the file itself"
             )
@@ -271,6 +278,8 @@ def boot_id() -> str:
 
 def user(uid: int) -> str:
     """Return a user's name and id as text for messages."""
+    if not POSIX:
+        return f"user {uid}"
     import pwd
 
     try:
@@ -311,6 +320,10 @@ def _make(path: Path) -> bool:
 
 
 def _open_folder(path: Path) -> int:
+    if not POSIX:
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            raise NotOurs(path, "it is a link or a file and should be a folder; remove it")
+        return -1
     try:
         return os.open(path, _DIRECTORY)
     except OSError as error:
@@ -319,6 +332,8 @@ def _open_folder(path: Path) -> int:
 
 def _open(path: Path, flags: int, folder: int) -> int:
     try:
+        if not POSIX:
+            return os.open(path, flags | BINARY)
         return os.open(path.name, flags | _OPEN, dir_fd=folder)
     except OSError as error:
         raise _explain(path, error, "a file") from error
@@ -334,7 +349,9 @@ def _explain(path: Path, error: OSError, kind: str) -> OSError:
 
 
 def _vet_folder(path: Path, status: os.stat_result, database: os.stat_result | None, shared: bool) -> None:
-    owners = {0, os.geteuid()} | ({database.st_uid} if database is not None else set())
+    if not POSIX:
+        return
+    owners = {0, user_id()} | ({database.st_uid} if database is not None else set())
     by_group = shared and status.st_mode & stat.S_IWGRP and (database is None or status.st_gid == database.st_gid)
     if status.st_uid not in owners and not by_group:
         raise NotOurs(path, f"it belongs to {user(status.st_uid)}; remove it, or choose another place")

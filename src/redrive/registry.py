@@ -28,6 +28,7 @@ from .run_context import Tracing, refuse_loop
 from .store import Store
 from .stores import open_store
 from .stores.validation import word
+from .system import host
 from .task import TaskSpec, as_rate, as_size, as_slo, as_text
 
 if TYPE_CHECKING:  # not imported at run time, to start faster
@@ -160,7 +161,7 @@ class Registry:
         self.schedules_watched = False  # True if a scheduler runs here, or if the program has checked for one
         self.spec: str | None = None  # MODULE:APP, if a command imported the app by that
         self.release = (as_text(release, "release") or "") if release else ""
-        self.producer = f"{os.uname().nodename}:{os.getpid()}"
+        self.producer = f"{host()}:{os.getpid()}"
         self.recycle_after = recycle_after
         self.recycle_memory = None if recycle_memory is None else as_size(recycle_memory, "recycle_memory")
         self.park_for_s = None if park_for is None else seconds(park_for, "park_for")

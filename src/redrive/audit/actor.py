@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import getpass
 import os
-import pwd
 from functools import cache
 from pathlib import Path
 
 from ..errors import ConfigError
+from ..system import POSIX, host
 
 ACTOR_MAX, REASON_MAX = 200, 1000  # the most characters of an actor and of a reason
 _NO_LOGIN = 2**32 - 1  # the login uid of a process without a login, such as a daemon
@@ -16,6 +17,8 @@ _NO_LOGIN = 2**32 - 1  # the login uid of a process without a login, such as a d
 @cache
 def _user_name(uid: int) -> str:
     """Return the name of the user with this id; the id as text if there is no name."""
+    import pwd
+
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -25,10 +28,12 @@ def _user_name(uid: int) -> str:
 def user() -> str:
     """Return the acting user as user@host, or login/user@host after sudo. The names come from the operating system, so
     that environment variables cannot forge them."""
+    if not POSIX:
+        return f"{getpass.getuser()}@{host()}"
     uid = os.geteuid()
     login = _login()
     name = _user_name(uid) if login in (None, uid) else f"{_user_name(login or 0)}/{_user_name(uid)}"
-    return f"{name}@{os.uname().nodename}"
+    return f"{name}@{host()}"
 
 
 def _login() -> int | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..errors import BlobsUnavailable
 from ..files import FOLDER, GROUP_FOLDER, create, read_regular
+from ..system import BINARY, CLOEXEC, DIRECTORY, NOFOLLOW, NONBLOCK, POSIX
 from .place import is_key
 
 _PART = ".part"  # suffix of a file that is being written, which an interrupted put leaves behind
@@ -64,7 +65,7 @@ class FileBlobs:
     def get(self, key: str, bytes_max: int) -> bytes | None:
         with _translate(f"cannot read blob {key} in {self.folder}"):
             try:
-                file = os.open(self._path(key), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                file = os.open(self._path(key), os.O_RDONLY | BINARY | NOFOLLOW | NONBLOCK | CLOEXEC)
             except FileNotFoundError:
                 self._require_folder()
                 return None
@@ -122,7 +123,9 @@ def _translate(what: str) -> Iterator[None]:
 
 
 def _sync(folder: Path) -> None:
-    file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not POSIX:  # a folder cannot be opened there, and its entries are durable with the file
+        return
+    file = os.open(folder, os.O_RDONLY | DIRECTORY | CLOEXEC)
     try:
         os.fsync(file)
     finally:

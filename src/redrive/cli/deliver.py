@@ -14,6 +14,7 @@ import click
 from ..present.commands import program, typed
 from ..present.failure import DONE, FAILED, INTERRUPTED, PARTIAL, REFUSED, USAGE, Failure
 from ..redact import redact
+from ..system import need_posix
 from ..urls import shown
 from .opening import OpenedStore, at_store
 from .selecting import signature
@@ -79,6 +80,7 @@ def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int
 
     Exit codes: 0 all delivered, 5 some were not, 1 bad input, 130 interrupted.
     """
+    need_posix("redrive deliver")
     from ..deliver import spool_folder
 
     target = _target(given)

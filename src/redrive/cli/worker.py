@@ -17,6 +17,7 @@ from ..present.commands import program
 from ..present.failure import USAGE, Failure
 from ..registry import Queue
 from ..stores import open_store
+from ..system import need_posix
 from ..worker.supervisor import supervise
 from .opening import app_option, lead_on_at, load_app, move, one_app, url_option, wait_for_store
 from .scheduler import warn_without_schedules, write_log
@@ -133,6 +134,7 @@ def worker(
     After the first signal, running messages may finish within the grace period, and the others are given back
     uncounted; the second signal gives all back at once. A parent process restarts workers that die or hang, except on memory://.
     """
+    need_posix("a worker")
     given = {"app": one_app(app_argument, app), "url": url, "queues": queues or None, **flags}
     chosen = settings(given)
     lead_on_at(given["app"], url)

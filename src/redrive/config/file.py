@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import ConfigError
+from ..system import BINARY, CLOEXEC, NONBLOCK
 from . import trust
 
 CONFIG = "REDRIVE_CONFIG"  # the file that this variable names may belong to any user, unlike one found by the search
@@ -96,7 +97,7 @@ def _document(path: Path, stamp: _Stamp) -> Mapping[str, Any] | None:
 def _read(path: Path, stamp: _Stamp) -> str:
     """Return the text of the file at `path`, which must be that of `stamp`. Does not block on a pipe. Raises OSError,
     ValueError."""
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | BINARY | NONBLOCK | CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise ValueError("it is not a regular file")

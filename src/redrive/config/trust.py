@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ..errors import Refused
 from ..files import user
+from ..system import POSIX
 
 VARIABLE = "REDRIVE_TRUST"
 
@@ -37,8 +38,10 @@ class NotTrusted(Refused):
 
 
 def why_not(path: Path) -> str | None:
-    """Return why the file at `path` is not trusted; None if it is. Raises OSError if the file cannot be examined."""
-    if is_named(path):
+    """Return why the file at `path` is not trusted; None if it is. Raises OSError if the file cannot be examined.
+
+    Without POSIX there are no owners to compare, and every file is trusted."""
+    if not POSIX or is_named(path):
         return None
     status = path.lstat()
     why = _of_folder(path.parent)
@@ -52,7 +55,7 @@ def why_not(path: Path) -> str | None:
 
 def why_not_folder(path: Path) -> str | None:
     """Return why code must not be imported from the folder at `path`; None if it may be. A sticky bit does not help."""
-    if is_named(path):
+    if not POSIX or is_named(path):
         return None
     status = path.stat()
     return _owner(status, "it") or _writers(path, status, "it")

@@ -8,7 +8,6 @@ kill -9 loses what was counted since the last write.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import threading
 from collections.abc import Sequence
@@ -106,6 +105,8 @@ def _read(path: Path) -> MetricSeries:
 def _take(directory: Path) -> tuple[Path, int]:
     """Lock the first file of the directory that no living process uses; return its path, and the lock to hold until
     this process ends."""
+    import fcntl
+
     for number in range(PROCESSES_MAX):
         try:
             lock = open_file(directory / f"{number}.lock", os.O_RDWR | os.O_CREAT, shared=is_shared())

@@ -17,6 +17,7 @@ from ..config import settings
 from ..errors import StoreError
 from ..events import Notify
 from ..store import Store
+from ..system import host
 from .directory import RENEW_S, ProcessCell
 from .figures import TRIPS, RateMeter, percentile, rss_bytes
 from .record import WorkerInfo
@@ -103,7 +104,7 @@ class Keeper:
         self._started_ms = self._started_ms or now_ms
         return replace(
             self._sample(),
-            host=os.uname().nodename,
+            host=host(),
             pid=os.getpid(),
             version=__version__,
             started_ms=self._started_ms,

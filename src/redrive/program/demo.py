@@ -12,6 +12,7 @@ from ..cli.terminal.stderr import note
 from ..present.commands import program
 from ..present.failure import DONE, FAILED, INTERRUPTED, Failure
 from ..redact import redact
+from ..system import need_posix
 
 if TYPE_CHECKING:
     from ..demo.run import PagesOf
@@ -39,6 +40,7 @@ def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) 
 
     Exit codes: 0 the ledger balances each time, 1 it does not, 130 interrupted.
     """
+    need_posix("redrive demo")
     import httpx  # noqa: F401 # imported here, to report a missing package before anything starts
     from rich.console import Console
 

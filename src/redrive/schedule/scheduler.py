@@ -25,6 +25,7 @@ from ..message import Cell
 from ..presence import LISTED_MAX, Keeper, WorkerInfo
 from ..redact import many_lines, redact
 from ..registry import Registry
+from ..system import host
 from .cron import next_after
 from .declare import Schedule, state_in, swap_of
 from .presence import SchedulerPresence
@@ -52,7 +53,7 @@ class Scheduler:
 
     def __init__(self, app: Registry) -> None:
         self.app = app
-        self.name = f"scheduler/{os.uname().nodename}:{os.getpid()}"
+        self.name = f"scheduler/{host()}:{os.getpid()}"
         self._store = app.store
         self._presence = SchedulerPresence(app.store)
         self._seen: set[str] = set()  # names of schedules that this scheduler has read before

@@ -8,11 +8,12 @@ closed. A client whose request arrives at once is always served.
 from __future__ import annotations
 
 import asyncio
-import resource
 from typing import Any
 
 from msgspec import Struct
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ..system import POSIX
 
 DESCRIPTORS_WANTED, DESCRIPTORS_OWN = 16_384, 200  # wanted by the process; kept for uses other than connections
 
@@ -31,6 +32,10 @@ class ConnectionBounds(Struct, frozen=True, kw_only=True):
 
 def raise_descriptors() -> int:
     """Raise the process's limit of descriptors as far as possible; return how many connections it then allows."""
+    if not POSIX:
+        return ConnectionBounds().most
+    import resource
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
     if wanted > soft:

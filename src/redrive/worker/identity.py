@@ -7,6 +7,7 @@ import secrets
 from typing import NamedTuple
 
 from ..store import Store
+from ..system import host
 from .crash.ledger import CrashSlots, hold
 
 
@@ -35,4 +36,4 @@ def identity(store: Store, name: str | None) -> Identity:
         "it held counts a crash, and should it hang, its parent does not see it; set REDRIVE_STATE_DIR to a directory"
     )
     # No worker recovers leases under this name, so it only has to be unique.
-    return Identity(f"{os.uname().nodename}.{secrets.token_hex(5)}/{name or 'worker'}", None, complaint)
+    return Identity(f"{host()}.{secrets.token_hex(5)}/{name or 'worker'}", None, complaint)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -13,6 +12,7 @@ from ..errors import StoreError
 from ..fault import STARTED_MAX, Crash
 from ..message import LeaseStatus
 from ..store import Store
+from ..system import host
 from .crash.ledger import CrashSlots
 from .delivery_events import Reporter
 from .execution import Execution, InFlightExecutions
@@ -190,5 +190,5 @@ class LeaseRenewals:
             started=tuple(ids[:STARTED_MAX]),
             started_count=len(ids),
             worker=self._reporter.worker,
-            host=os.uname().nodename,
+            host=host(),
         )

@@ -2,7 +2,8 @@
 
 All of it is best effort: a lost wake-up costs latency, never work, as every waiter also polls slowly. So if the folder
 belongs to another user, is not a folder, or cannot be created, waiters only poll, and puts wake those that they can.
-Sockets are created and removed through the folder's descriptor, so that links are not followed.
+Sockets are created and removed through the folder's descriptor, so that links are not followed. Without POSIX there are
+no such sockets: waiters poll, and only threads of their own process wake them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from pathlib import Path
 
 from ...files import GROUP_FILE, Folder
+from ...system import POSIX
 
 _BIND_TRIES = 20
 _PATH_MAX = 90  # longest path of a socket in bytes; the kernels allow 104 or 108
@@ -36,17 +38,19 @@ class SqliteWaiter:
     def __init__(self, folder: Path | None) -> None:
         self.name = ""
         self.nudges = 0  # number of the store's nudges that this waiter has seen
-        self._near, self._far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        pair = (socket.AF_UNIX, socket.SOCK_DGRAM) if POSIX else ()
+        self._near, self._far = socket.socketpair(*pair)
         self._near.setblocking(False)
         self._far.setblocking(False)
         self._folder: Folder | None = None
         self._socket: socket.socket | None = None
-        if folder is not None:
+        if folder is not None and POSIX:
             with contextlib.suppress(OSError):
                 self._listen(folder)
-        self._poll = select.poll()
-        for heard in self._heard():
-            self._poll.register(heard, select.POLLIN)
+        self._poll = select.poll() if POSIX else None
+        if self._poll is not None:
+            for heard in self._heard():
+                self._poll.register(heard, select.POLLIN)
 
     def _listen(self, path: Path) -> None:
         for left in reversed(range(_BIND_TRIES)):
@@ -73,7 +77,10 @@ class SqliteWaiter:
 
     def wait(self, timeout_s: float) -> bool:
         """Wait; True if the waiter was woken before the timeout. Takes all wake-ups that are pending."""
-        if not self._poll.poll(timeout_s * 1000):
+        poll = self._poll
+        if not (
+            poll.poll(timeout_s * 1000) if poll is not None else select.select(self._heard(), (), (), timeout_s)[0]
+        ):
             return False
         for heard in self._heard():
             with contextlib.suppress(BlockingIOError):
@@ -108,14 +115,17 @@ class Waker:
     def __init__(self, folder: Path) -> None:
         self._path = folder
         self._folder: Folder | None = None
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) if POSIX else None
+        if self._socket is not None:
+            self._socket.setblocking(False)
         self._refused: tuple[int, ...] = ()  # identity and change time of a folder that was rejected
         self._seen_ns = -1
         self._names: list[str] = []
 
     def wake_all(self, but: str | None = None) -> None:
         """Wake the waiters of all processes, except the waiter with the name `but`."""
+        if self._socket is None:
+            return
         try:
             folder = self._look()
         except OSError:  # no other process waits, or the folder is unreadable
@@ -123,7 +133,7 @@ class Waker:
         if folder is not None:
             for name in self._names:
                 if name != but:
-                    self._wake(folder, name)
+                    self._wake(self._socket, folder, name)
 
     def _look(self) -> Folder | None:
         """Return the folder if it is acceptable, else None. Reads the names of its sockets if they may have changed."""
@@ -153,9 +163,9 @@ class Waker:
             self._refused = looked
         return self._folder
 
-    def _wake(self, folder: Folder, name: str) -> None:
+    def _wake(self, sender: socket.socket, folder: Folder, name: str) -> None:
         try:
-            self._socket.sendto(b"!", _address(folder, name))
+            sender.sendto(b"!", _address(folder, name))
         except ConnectionRefusedError:  # the socket of a killed process
             folder.remove_socket(name)
         except OSError:
@@ -167,7 +177,8 @@ class Waker:
 
     def close(self) -> None:
         self._forget()
-        self._socket.close()
+        if self._socket is not None:
+            self._socket.close()
 
 
 def _bound(folder: Folder) -> tuple[str, socket.socket]:

@@ -19,6 +19,7 @@ from ...presence import Keeper, WorkerInfo
 from ...registry import Registry
 from ...run_context import refuse_loop
 from ...store import Store
+from ...system import host
 from .records import (
     FINAL,
     INDEX,
@@ -207,7 +208,7 @@ class Run:
 
     def _run_until(self, over: Callable[[RunState], bool], timeout: float | None) -> RunState:
         end_s = None if timeout is None else time.monotonic() + timeout
-        owner = f"{os.uname().nodename}/{os.getpid()}.{threading.get_ident()}"
+        owner = f"{host()}/{os.getpid()}.{threading.get_ident()}"
         runner = Runner(self._store, self.id, owner, _quiet, self._app)
 
         def info() -> WorkerInfo:

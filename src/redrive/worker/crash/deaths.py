@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
 from ...fault import STARTED_MAX, Crash, Fault, Kind, crash_fault
+from ...system import host
 from ..execution import Execution
 from ..executors.child_process import Child, Death
 
@@ -51,7 +51,7 @@ def crash(
     evidence = Crash(
         cause=cause, signal=death.signal, code=death.code, peak_bytes=death.peak_bytes,
         run_s=time.monotonic() - execution.started_s, alone=alone, started=tuple(ids[:STARTED_MAX]),
-        started_count=len(ids), worker=worker, host=os.uname().nodename, child=True,
+        started_count=len(ids), worker=worker, host=host(), child=True,
     )  # fmt: skip
     return replace(crash_fault(evidence), traceback=stack)
 

@@ -14,7 +14,6 @@ Before it starts the next worker, the supervisor records in the file how the hol
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import mmap
 import os
@@ -31,6 +30,7 @@ from ...errors import Refused, StoreFull, StoreUnavailable
 from ...fault import STARTED_MAX, Crash
 from ...files import boot_id, make_folder, open_file
 from ...message import Message, Started
+from ...system import host
 
 _MAGIC = b"redrive3"
 # Magic, boot id, last beat of the process, end of the last running timeout, last beat of the event loop, pid, holder's
@@ -104,7 +104,7 @@ class CrashSlots:
             started=tuple(one.id for one in started[:STARTED_MAX]),
             started_count=len(started),
             worker=self.last,
-            host=os.uname().nodename,
+            host=host(),
         )
 
     def open(self, count: int) -> None:
@@ -258,6 +258,8 @@ def place(folder: Path) -> str:
     The word depends on a token in the folder, on the boot and on the container, as images and disks are copied with
     their files.
     """
+    import fcntl
+
     with contextlib.ExitStack() as closing:
         file = _open(folder / _TOKEN, os.O_RDWR | os.O_CREAT)
         closing.callback(os.close, file)
@@ -269,7 +271,7 @@ def place(folder: Path) -> str:
             token = secrets.token_hex(_TOKEN_BYTES // 2).encode()
             os.pwrite(file, token, 0)
     word = hashlib.blake2b(b"\0".join([token, boot_id().encode(), _container()]), digest_size=5).hexdigest()
-    return f"{os.uname().nodename}.{word}"
+    return f"{host()}.{word}"
 
 
 def _container() -> bytes:
@@ -291,6 +293,8 @@ def _fill(file: int, size: int) -> None:
 
 def _lock(path: Path, flags: int = 0) -> int | None:
     """Open and lock the file; return None if another process has the lock, or the file belongs to another user."""
+    import fcntl
+
     try:
         file = _open(path, os.O_RDWR | flags)
     except PermissionError:
