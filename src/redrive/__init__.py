@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .app import App
     from .chain import previous
     from .crypto.keys import Key, Keys
+    from .enqueue import Ref, Task
     from .errors import Quarantine, RedriveError, Reject, RetryAfter, Snooze
     from .flow.auto_redrive import AutoRedrive
     from .flow.breaker import Breaker
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from .flow.gates import Gates
     from .flow.idempotency import Idempotency
     from .flow.limits import Aimd, Rate
-    from .message import Draft
+    from .message import Draft, Job
     from .policy import SLO, Backoff, Poison, Retention, Retry, presets
     from .run_context import Context, Wrap, context
 
@@ -38,17 +39,20 @@ __all__ = [
     "Draft",
     "Gates",
     "Idempotency",
+    "Job",
     "Key",
     "Keys",
     "Poison",
     "Quarantine",
     "Rate",
     "RedriveError",
+    "Ref",
     "Reject",
     "Retention",
     "Retry",
     "RetryAfter",
     "Snooze",
+    "Task",
     "Wrap",
     "__version__",
     "context",
@@ -66,7 +70,8 @@ _HOMES = {
     "flow.budget": ["Budget"],
     "flow.limits": ["Aimd", "Rate"],
     "flow.idempotency": ["Idempotency"],
-    "message": ["Draft"],
+    "enqueue": ["Ref", "Task"],
+    "message": ["Draft", "Job"],
     "policy": ["SLO", "Backoff", "Poison", "Retention", "Retry", "presets"],
     "flow.auto_redrive": ["AutoRedrive"],
     "flow.gates": ["Gates"],

@@ -15,7 +15,7 @@ from .gathered import gathered
 from .message import Draft, Message
 from .read_model import ReadModel
 from .registry import Queue as Queue
-from .run_context import Context, Wrap, refuse_loop
+from .run_context import Context, Tracing, Wrap, refuse_loop
 from .system import need_posix
 from .task import AlertKeywords, TaskKeywords, as_text, task_options
 
@@ -69,6 +69,8 @@ class App(ReadModel):
     `known_for`: how long `redrive job show` says of a done message when, where and how long it ran, though it is
     deleted: about 20 bytes a message, 60 MiB an hour at most (0: not at all; 24h at most; never on SQS).
     """
+
+    tracing: Tracing | None
 
     tasks: dict[str, Task[Any, Any]]
     schedules: dict[str, Schedule]

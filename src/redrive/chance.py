@@ -6,8 +6,9 @@ must get the same values from it whether redrive waited or not, and must not mak
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import SystemRandom
 
 _SYSTEM = SystemRandom()
-uniform = _SYSTEM.uniform
-randrange = _SYSTEM.randrange
+uniform: Callable[[float, float], float] = _SYSTEM.uniform
+randrange: Callable[[int], int] = _SYSTEM.randrange

@@ -15,6 +15,8 @@ from .task import TaskSpec
 class DirectCall:
     """A direct call of a task with an idempotency key: `begin`, then `end` or `fail`. Each blocks on the store."""
 
+    finished: bool
+
     def __init__(self, task: TaskSpec, context: Context, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         self._task, self._context, self._store = task, context, task.app.store
         hold_ms = int(task.policy.timeout_s * 1000)

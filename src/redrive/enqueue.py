@@ -157,6 +157,8 @@ class Task(TaskSpec, Bound[P, R]):
     """A handler with a stable name, a queue and a policy. Made by `@app.task(…)`; a call calls the handler directly."""
 
     app: Registry
+    called: Callable[..., Any]
+    entry: Callable[..., Any]
 
     def __init__(self, app: Registry, handler: Callable[..., R], name: str | None, options: TaskOptions) -> None:
         TaskSpec.__init__(self, app, handler, name, options)
@@ -165,7 +167,7 @@ class Task(TaskSpec, Bound[P, R]):
             self.called = self.entry = gathered(handler, self)
         if options.takes_context:
             self._check_context()
-        self.__name__ = getattr(handler, "__name__", self.name)
+        self.__name__: Any | str = getattr(handler, "__name__", self.name)
         self.__doc__ = handler.__doc__
         self.__wrapped__ = handler
 
@@ -355,6 +357,8 @@ def _refs(registry: Registry, drafts: Sequence[Draft], puts: Sequence[PutResult]
 
 class PutBatch:
     """Batches the puts of one event loop for one app: drafts that arrive during a commit share the next one."""
+
+    loop: asyncio.AbstractEventLoop
 
     def __init__(self, registry: Registry, loop: asyncio.AbstractEventLoop) -> None:
         self._registry, self.loop = registry, loop

@@ -53,9 +53,15 @@ class Misread(ConfigError):
     """A text cannot be parsed: `what` is wrong, `why` says what was expected, and `pointer` has two lines: the text,
     and carets under the mistake."""
 
+    what: str
+    why: str
+    text: str
+    at: int
+    end: int
+
     def __init__(self, what: str, why: str, text: str = "", at: int = 0, end: int = 0) -> None:
         self.what, self.why, self.text, self.at, self.end = what, why, text, at, end
-        self.pointer = _pointer(text, at, max(end, at + 1)) if text else ""
+        self.pointer: str = _pointer(text, at, max(end, at + 1)) if text else ""
         super().__init__(f"{what}; {why}" + (f"\n{self.pointer}" if text else ""))
 
     def __reduce__(self) -> tuple[type[Misread], tuple[object, ...]]:
@@ -141,7 +147,7 @@ class PublishFailed(StoreUnavailable):
     """Some events were not published: `failed` has their reasons, by index from 0. The others are published."""
 
     def __init__(self, text: str, failed: Mapping[int, str]) -> None:
-        self.failed = dict(failed)
+        self.failed: dict[int, str] = dict(failed)
         super().__init__(text)
 
     def __reduce__(self) -> tuple[type[PublishFailed], tuple[object, ...]]:
@@ -168,6 +174,12 @@ class NotDone(RedriveError):
     """The message of `ref.wait()` ended without being done: `state` is dead, quarantine or cancelled, `reason` is why
     it died, `text` is the text of its last fault."""
 
+    id: str
+    task: str
+    state: str
+    reason: str | None
+    text: str
+
     def __init__(self, id: str, task: str, state: str, reason: str | None = None, text: str = "") -> None:
         self.id, self.task, self.state, self.reason, self.text = id, task, state, reason, text
         why = f" ({reason})" if reason not in (None, state) else ""
@@ -180,6 +192,12 @@ class NotDone(RedriveError):
 class BatchNotDone(RedriveError):
     """The batch of `ref.wait()` ended without being done: `state` is partial or cancelled, and `failed` of its `total`
     members are dead, quarantined, cancelled or discarded."""
+
+    id: str
+    name: str
+    state: str
+    failed: int
+    total: int
 
     def __init__(self, id: str, name: str, state: str, failed: int, total: int) -> None:
         self.id, self.name, self.state, self.failed, self.total = id, name, state, failed, total
@@ -196,6 +214,11 @@ class InProgress(RedriveError):
     """Another call, `owner`, is working on the idempotency key of a direct call, for `retry_after` seconds at most.
     Nothing was run."""
 
+    task: str
+    key: str
+    owner: str
+    retry_after: float
+
     def __init__(self, task: str, key: str, owner: str, retry_after: float) -> None:
         self.task, self.key, self.owner, self.retry_after = task, key, owner, retry_after
         super().__init__(
@@ -209,6 +232,10 @@ class InProgress(RedriveError):
 
 class KeyReused(RedriveError, ValueError):
     """The idempotency key was used for a call with other arguments. Nothing was run."""
+
+    task: str
+    key: str
+    owner: str
 
     def __init__(self, task: str, key: str, owner: str) -> None:
         self.task, self.key, self.owner = task, key, owner
@@ -228,6 +255,10 @@ class Refused(RedriveError):
 class PlanRefused(Refused):
     """A plan is not carried out, and nothing was moved: `what` is wrong, `why`, and the same in one `word`: altered,
     applied, old, unknown, empty or reason."""
+
+    what: str
+    why: str
+    word: str
 
     def __init__(self, what: str, why: str, word: str) -> None:
         self.what, self.why, self.word = what, why, word
@@ -254,7 +285,7 @@ class RetryAfter(Steer):
     backoff."""
 
     def __init__(self, delay: Duration, why: str = "") -> None:
-        self.delay_s = seconds(delay, "RetryAfter delay")
+        self.delay_s: float = seconds(delay, "RetryAfter delay")
         self.why = why
         super().__init__(why or f"asked to retry after {self.delay_s:g} s")
 
@@ -263,7 +294,7 @@ class Snooze(Steer):
     """Put this message back until `delay` from now, at least 100 ms. Spends no attempt."""
 
     def __init__(self, delay: Duration, why: str = "") -> None:
-        self.delay_s = seconds(delay, "Snooze delay")
+        self.delay_s: float = seconds(delay, "Snooze delay")
         self.why = why
         super().__init__(why or f"snoozed for {self.delay_s:g} s")
 

@@ -50,6 +50,9 @@ class Folder:
     With `make`, the folder and those above it are made.
     """
 
+    fd: int
+    path: Path
+
     def __init__(self, path: Path, *, make: bool = False, shared: bool = False) -> None:
         self.fd = -1
         self.path, database = path, _database(path)
@@ -61,9 +64,9 @@ class Folder:
             status = os.fstat(self.fd) if POSIX else path.lstat()
             if made and POSIX:
                 status = self._hand_on(database, shared)
-            self.shared = bool(shared and status.st_mode & stat.S_IWGRP)
+            self.shared: bool = bool(shared and status.st_mode & stat.S_IWGRP)
             self._owner, self._owners = status.st_uid, {0, user_id(), status.st_uid}
-            self.inode = status.st_dev, status.st_ino
+            self.inode: tuple[int, int] = status.st_dev, status.st_ino
             _vet_folder(path, status, database, self.shared)
         except BaseException:
             self.close()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -33,8 +34,8 @@ class PausedTask(Struct, frozen=True, kw_only=True):
         return task == self.name or fnmatchcase(task, self.name)
 
 
-decode = msgspec.json.Decoder(dict[str, PausedTask]).decode
-encode = msgspec.json.Encoder().encode
+decode: Callable[[bytes | str], dict[str, PausedTask]] = msgspec.json.Decoder(dict[str, PausedTask]).decode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 def pause_of(pauses: Mapping[str, PausedTask], task: str, now_ms: int) -> PausedTask | None:

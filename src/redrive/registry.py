@@ -150,21 +150,21 @@ class Registry:
         after: object = recycle_after
         if after is not None and (type(after) is not int or after < 1):
             raise ConfigError(f"recycle_after={recycle_after!r}: expected a whole number of messages from 1 up")
-        self.url = url if url is not None or store is not None else settings().url
+        self.url: str | None = url if url is not None or store is not None else settings().url
         self.tasks: Mapping[str, TaskSpec] = {}
         self.queues: dict[str, Queue] = {}
         self.dependencies: dict[str, Dependency] = {}
         self.schedules: dict[str, Any] = {}  # by name, a redrive.schedule.Schedule
         self._wraps: list[Any] = []  # a redrive.worker.middleware.Opener for each wrap around handlers
-        self.events = Events()
+        self.events: Events = Events()
         self.tracing: Tracing | None = None  # set by `App.instrument`
         self.schedules_watched = False  # True if a scheduler runs here, or if the program has checked for one
         self.spec: str | None = None  # MODULE:APP, if a command imported the app by that
-        self.release = (as_text(release, "release") or "") if release else ""
-        self.producer = f"{host()}:{os.getpid()}"
+        self.release: str = (as_text(release, "release") or "") if release else ""
+        self.producer: str = f"{host()}:{os.getpid()}"
         self.recycle_after = recycle_after
-        self.recycle_memory = None if recycle_memory is None else as_size(recycle_memory, "recycle_memory")
-        self.park_for_s = None if park_for is None else seconds(park_for, "park_for")
+        self.recycle_memory: int | None = None if recycle_memory is None else as_size(recycle_memory, "recycle_memory")
+        self.park_for_s: float | None = None if park_for is None else seconds(park_for, "park_for")
         self.blobs = blobs
         self._known_ms = milliseconds(known_for, "known_for") if known_for else 0
         if self._known_ms > KNOWN_MAX_MS:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
@@ -427,9 +427,9 @@ Wrap = (
 )
 
 _current: ContextVar[Context | None] = ContextVar("redrive_context", default=None)
-current = _current.get
-enter = _current.set
-leave = _current.reset
+current: Callable[[], Context | None] = _current.get
+enter: Callable[[Context | None], Token[Context | None]] = _current.set
+leave: Callable[[Token[Context | None]], None] = _current.reset
 
 
 def context() -> Context:

@@ -16,7 +16,7 @@ from .config.values import some_size
 from .decide import Policy
 from .duration import Duration, milliseconds, seconds, show
 from .errors import ConfigError, near_miss
-from .fault import check_rules
+from .fault import Rule, check_rules
 from .policy.poison import Poison
 from .policy.preset_policies import PresetName, presets
 from .policy.retry import Retry
@@ -169,23 +169,40 @@ def task_options(
 class TaskSpec:
     """A handler with a stable name, a queue and a policy. `redrive.enqueue.Task` is the public class."""
 
+    rules: tuple[Rule, ...]
+    app: TaskRegistry
+    name: str
+    queue: str
+    policy: Policy
+    gather: int | None
+    linger_s: float
+    version: int
+    keep_ms: int
+    dependency: str | None
+    rate: Rate | None
+    idempotency: Idempotency | None
+    memory_bytes: int | None
+    slo: SLO | None
+    accepts: Mapping[str, str]
+
     def __init__(self, home: TaskRegistry, handler: Callable[..., Any], name: str | None, options: TaskOptions) -> None:
         o, name = options, as_text(name, "task name") or _name(handler)
-        self.app, self.handler, self.name, self.queue = home, handler, name, o.queue
+        self.app, self.name, self.queue = home, name, o.queue
+        self.handler: Callable[..., Any] = handler
         self.called: Callable[..., Any] = handler  # what a direct call calls: the handler, with a list if it gathers
         self.entry: Callable[..., Any] = handler  # what workers call: the handler inside the app's wraps
         self.policy, self.rules = o.policy, tuple(check_rules(o.rules, f"rules of task {name!r}"))
-        self.takes_context = o.takes_context
-        self.on_dead = o.on_dead.name if isinstance(o.on_dead, TaskSpec) else o.on_dead
+        self.takes_context: bool = o.takes_context
+        self.on_dead: str | None = o.on_dead.name if isinstance(o.on_dead, TaskSpec) else o.on_dead
         self.gather, self.linger_s = o.gather, o.linger_s
         described = handler if o.gather is None else item_handler(handler, name, skip_first=o.takes_context)
-        self.codec = Codec(described, name, skip_first=o.takes_context, version=o.version)
+        self.codec: Codec = Codec(described, name, skip_first=o.takes_context, version=o.version)
         self.version, self.keep_ms = o.version, o.keep_ms
         self.dependency = o.dependency  # the dependency that it calls; None: one with the task's name, if declared
         self.rate, self.idempotency = o.rate, o.idempotency
         self.isolation, self.memory_bytes = o.isolation, o.memory_bytes
         self.slo, self.accepts = o.slo, o.accepts
-        self.is_async = _is_any(inspect.iscoroutinefunction, handler)
+        self.is_async: bool = _is_any(inspect.iscoroutinefunction, handler)
         #: Where a worker runs it: on the event loop, in a thread, or in a child process.
         self.place: ExecutorName = "process" if o.isolation is not None else "loop" if self.is_async else "thread"
         if _is_any(inspect.isgeneratorfunction, handler) or _is_any(inspect.isasyncgenfunction, handler):

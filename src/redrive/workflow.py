@@ -32,6 +32,8 @@ class StepResult(Awaited):
 class Step(Generic[R]):
     """A step of a workflow. `name` is unique in the workflow, and is the name of its task at first."""
 
+    name: str
+
     def __init__(self, workflow: Workflow, name: str, draft: Draft | None, drafts: Sequence[Draft] = ()) -> None:
         self._workflow, self.name, self._draft, self._drafts = workflow, name, draft, drafts
         self._after: dict[Step[Any], None] = {}

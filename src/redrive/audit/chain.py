@@ -8,10 +8,10 @@ be gone because of its age.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct
@@ -74,10 +74,10 @@ class Verified(Struct, frozen=True):
     head: str
 
 
-records = msgspec.json.Decoder(tuple[ChainRecord, ...]).decode
-head_of = msgspec.json.Decoder(Head).decode
-link_of = msgspec.json.Decoder(ChainLink).decode
-encode = msgspec.json.Encoder().encode
+records: Callable[[bytes | str], tuple[ChainRecord, ...]] = msgspec.json.Decoder(tuple[ChainRecord, ...]).decode
+head_of: Callable[[bytes | str], Head] = msgspec.json.Decoder(Head).decode
+link_of: Callable[[bytes | str], ChainLink] = msgspec.json.Decoder(ChainLink).decode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 def digest(entry: bytes | Raw) -> str:

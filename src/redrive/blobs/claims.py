@@ -37,6 +37,7 @@ from ..message import (
     version_of,
 )
 from ..store import Store
+from ..store.traits import Traits
 from ..store.wrapper import StoreWrapper
 from ..stores.failpoints import no_failpoint
 from ..stores.validation import admit as check_drafts
@@ -72,6 +73,8 @@ class ClaimCheck(StoreWrapper):
     `open_place` opens the storage, given the name of this store's part. A message returned by a query has the reference
     as its body; `body` reads the original one.
     """
+
+    traits: Traits
 
     def __init__(self, inner: Store, open_place: Callable[[str], Blobs], *, threshold: int, blob_max: int) -> None:
         super().__init__(inner)

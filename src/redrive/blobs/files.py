@@ -22,6 +22,8 @@ class FileBlobs:
     """Blobs in `folder`, one file for each, named by its key. Many machines may share the disk; with `shared`, also the
     users of a group."""
 
+    folder: Path
+
     def __init__(self, folder: Path, *, shared: bool = False) -> None:
         self.folder, self._shared = folder, shared
 

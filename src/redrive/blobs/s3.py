@@ -30,6 +30,9 @@ class S3Blobs:
     An object is written completely or not at all, and is durable when a put returns. The client is made at first use.
     """
 
+    bucket: str
+    prefix: str
+
     def __init__(self, bucket: str, prefix: str, *, region: str | None = None, endpoint: str | None = None) -> None:
         self.bucket, self.prefix = bucket, prefix
         self._region, self._endpoint = region, endpoint

@@ -75,12 +75,16 @@ class Called(NamedTuple):
 class Case:
     """An app under check, with everything that rules ask about it."""
 
+    app: Registry
+    assume: Assumptions
+    facts: StoreFacts
+
     def __init__(
         self, app: Registry, assume: Assumptions | None = None, facts: StoreFacts | None = None, engine: str = ""
     ) -> None:
         self.app, self.assume, self.facts = app, assume or Assumptions(), facts or StoreFacts()
         self.opens_s: dict[str, float] = {}  # by dependency: when its breaker opens in an outage; played once
-        self.engine = self.facts.engine or engine
+        self.engine: str = self.facts.engine or engine
 
     @property
     def rules(self) -> list[PolicyRule]:

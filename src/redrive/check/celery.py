@@ -25,6 +25,9 @@ _YEAR_S = 365 * 86_400
 class CeleryCase(Case):
     """An app of Celery under check."""
 
+    conf: Any
+    celery_tasks: dict[str, Any]
+
     def __init__(self, celery: Any, assume: Assumptions | None = None) -> None:
         self.conf, self.celery_tasks = celery.conf, _tasks(celery)
         super().__init__(_translated(self.celery_tasks, self.conf), assume)

@@ -14,6 +14,9 @@ from ..config import trust
 class Distrusted(ImportError):
     """Raised if a module is not imported because another user owns its file or may write it."""
 
+    place: Path
+    why: str
+
     def __init__(self, name: str, place: Path, why: str) -> None:
         super().__init__(f"{place} is not imported: {why}", name=name, path=str(place))
         self.place, self.why = place, why

@@ -21,6 +21,10 @@ REVEALS = "show secrets; the audit log records who did, and why"
 class Reveal:
     """A request to show secrets, which stay hidden until `of` is called."""
 
+    asked: bool
+    reason: str
+    actor: str | None
+
     def __init__(self, asked: bool, reason: str, actor: str | None) -> None:
         self.asked, self.reason, self.actor = asked, reason, actor
 

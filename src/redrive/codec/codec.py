@@ -17,9 +17,11 @@ import functools
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Signature
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from ..chain import Awaited
 from ..errors import ConfigError, EncodeError, UnknownArguments, Unreadable
@@ -45,6 +47,11 @@ class Codec:
     bytes stay as they are. `upcasts` maps a version to the function that converts it to the next.
     """
 
+    signature: Signature
+    struct: type[Struct]
+    name: str
+    version: int
+
     def __init__(self, handler: Callable[..., Any], name: str, *, skip_first: bool = False, version: int = 1) -> None:
         given: object = version
         if not isinstance(given, int) or given < 1:
@@ -65,7 +72,7 @@ class Codec:
         self._only_positional = tuple(p.name for p in parameters if p.kind is inspect.Parameter.POSITIONAL_ONLY)
         self._names = frozenset(p.name for p in parameters)
         self._required = frozenset(p.name for p in parameters if p.default is inspect.Parameter.empty)
-        self.kinds = argument_types(name, handler, parameters)
+        self.kinds: dict[str, Any] = argument_types(name, handler, parameters)
         self.struct = _struct(name, parameters, self.kinds)
         self._decode = msgspec.json.Decoder(self.struct, dec_hook=load).decode
         self._fields = self.struct.__struct_fields__

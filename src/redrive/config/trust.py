@@ -26,9 +26,13 @@ VARIABLE = "REDRIVE_TRUST"
 class NotTrusted(Refused):
     """A file is refused because another user owns it or may write it. `fix` is the variable that would allow it."""
 
+    what: str
+    why: str
+    folder: Path
+
     def __init__(self, what: str, why: str, folder: Path) -> None:
         self.what, self.why, self.folder = what, why, folder
-        self.fix = f"{VARIABLE}={shlex.quote(str(folder))}"
+        self.fix: str = f"{VARIABLE}={shlex.quote(str(folder))}"
         super().__init__(
             f"{what}: {why}; let file and folder be yours alone, or set {self.fix} if you trust all who may write there"
         )

@@ -84,7 +84,7 @@ class RedriveBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self.home = _home(alias, self.options, self.queues)
+        self.home: _Home = _home(alias, self.options, self.queues)
 
     def validate_task(self, task: Any) -> None:
         """Check and register a task. Django calls this when a task is declared."""
@@ -122,11 +122,13 @@ class RedriveBackend(BaseTaskBackend):
 class _Home:
     """The app and the tasks of one alias. Its backend objects share them, as Django makes one per thread."""
 
+    alias: str
+
     def __init__(self, alias: str, options: Mapping[str, Any], queues: set[str]) -> None:
         if unknown := sorted(options.keys() - _OPTIONS):
             raise ImproperlyConfigured(f"TASKS[{alias!r}]: unknown options {unknown}; known: {sorted(_OPTIONS)}")
         self.alias, self._options = alias, options
-        self.app = App(options.get("url"))
+        self.app: App = App(options.get("url"))
         for queue in queues:
             self.app.queue(queue)
         self._tasks: dict[str, Any] = {}

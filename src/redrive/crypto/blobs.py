@@ -14,6 +14,8 @@ _NAMES = "blob", ""
 class SealedBlobs:
     """`Blobs` that encrypts what it writes to `inner`. Blobs written without encryption are read as they are."""
 
+    inner: Any
+
     def __init__(self, blobs: Any, box: Box) -> None:
         self.inner, self._box = blobs, box
 

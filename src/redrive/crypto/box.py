@@ -60,6 +60,8 @@ class Box:
     reading, the key counts as unavailable for now.
     """
 
+    keys: Encrypt
+
     def __init__(self, keys: Encrypt, algorithm: str = "aes-256-gcm") -> None:
         if not callable(keys):
             raise ConfigError(f"encrypt={keys!r}: expected Keys, such as Keys.from_env(), or a function of a key's id")

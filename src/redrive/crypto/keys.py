@@ -24,6 +24,9 @@ class Key:
     Raises ConfigError unless the id is 1 to 1,024 printable ASCII characters and the secret exactly 32 bytes.
     """
 
+    id: str
+    secret: bytes
+
     __slots__ = ("id", "secret")
 
     def __init__(self, id: str, secret: bytes) -> None:
@@ -56,7 +59,7 @@ class Keys:
         self._keys = {id: Key(id, secret) for id, secret in secrets.items()}
         if not self._keys:
             raise ConfigError("no key is given; expected at least one")
-        self.write = next(iter(self._keys)) if write is None else write
+        self.write: str = next(iter(self._keys)) if write is None else write
         if self.write not in self._keys:
             raise ConfigError(f"write={self.write!r}: no such key; known: {', '.join(self._keys)}")
 

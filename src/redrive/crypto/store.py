@@ -64,6 +64,8 @@ def with_message(receipt: Receipt, id: str, task: str) -> MessageReceipt:
 class Sealed(StoreWrapper):
     """A wrapper of a store that encrypts every payload before the store gets it."""
 
+    traits: Traits
+
     def __init__(self, inner: Store, box: Box) -> None:
         super().__init__(inner)
         self.box = box

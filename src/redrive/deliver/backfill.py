@@ -49,6 +49,9 @@ class Drafts:
     """Makes messages from lines. `task`: the task of all lines, which then hold only arguments; `queue`: the default
     queue."""
 
+    task: str | None
+    queue: str | None
+
     def __init__(self, store: Store, make: MakeDraft, *, task: str | None = None, queue: str | None = None) -> None:
         self._traits, self._make, self.task, self.queue = store.traits, make, task, queue
 
@@ -93,7 +96,7 @@ class Backfill(LineIngest):
     """Enqueues the lines that the ledger's record does not count as done. `known` counts the lines that were not
     enqueued: the store has, or an earlier line had, a message with the same id or the same held key."""
 
-    known = 0
+    known: int = 0
 
     def __init__(self, drafts: Drafts, app: Registry, ledger: Ledger, *read: Any) -> None:
         super().__init__(app, ledger, *read)

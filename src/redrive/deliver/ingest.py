@@ -66,6 +66,8 @@ def queue_name(key: str) -> str:
 class Ledger:
     """The record of one delivery in its cell, changed by compare-and-set."""
 
+    record: FileRecord | None
+
     def __init__(self, store: Store, key: str) -> None:
         self._store, self._key = store, key
         self.read()
@@ -94,6 +96,8 @@ def first_record(name: str, url: str, key: str, checked: Checked, now_ms: int) -
 class LineIngest:
     """Enqueues the lines that the ledger's record does not count as done, in batches, as messages of `app`. Calls
     `on_put` with the size of each batch after its commit. `run` may run on a thread of its own."""
+
+    app: Registry
 
     def __init__(
         self,

@@ -23,6 +23,9 @@ ERROR_MAX = 40  # characters of the last error on display
 class OutcomeTally:
     """An observer that counts outcomes in this process. The store thread writes all fields but `put`."""
 
+    delivered_later: int
+    last_error: str
+
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.put = 0  # number of messages enqueued by this run

@@ -49,6 +49,13 @@ class FileDelivery:
     so the next run takes back at once the messages that a killed one had leased.
     """
 
+    store: Store
+    target: UrlTarget
+    options: DeliveryOptions
+    tally: OutcomeTally
+    stopping: int
+    poster: Poster
+
     def __init__(
         self,
         store: Store,

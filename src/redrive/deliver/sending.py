@@ -77,6 +77,8 @@ class Verbatim(Codec):
 class Poster:
     """POSTs bodies to one target through one HTTP client, at the pacer's rate."""
 
+    requests: int
+
     def __init__(self, client: httpx.AsyncClient, target: UrlTarget, pacer: Pacer) -> None:
         self._client, self._target, self._pacer = client, target, pacer
         self._shown = show_url(target.url)

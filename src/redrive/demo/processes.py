@@ -26,6 +26,8 @@ class DemoFailed(RedriveError):
 class EndpointProcess:
     """The endpoint, in a process that ends with this one, as its standard input is then closed."""
 
+    port: int
+
     def __init__(self, log: Path, *plan: str) -> None:
         arguments = [*plan, "--log", str(log), "--secret", SECRET, "--timeout", str(TIMEOUT_S)]
         command = [*trust.python(), "-m", "redrive.demo.endpoint", *arguments]

@@ -36,9 +36,13 @@ class StandIn(Exception):
 class CodeLine:
     """One line of code in a traceback. `hidden`: the source line holds a secret."""
 
+    filename: str
+    name: str
+    hidden: bool
+
     def __init__(self, filename: str, line: str, name: str, source: str | None) -> None:
         self.filename, self.name, self.hidden = filename, name, HIDDEN in (source or "")
-        self.line = 0 if line == "None" else int(line)
+        self.line: int = 0 if line == "None" else int(line)
 
 
 def stand_in(error: str, text: str, traceback: str) -> ExcInfo:

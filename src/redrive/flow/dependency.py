@@ -6,7 +6,8 @@ permits.py decides which messages may call it, calls.py records how the calls en
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -134,7 +135,7 @@ def key_of(d: Dependency, message: Message) -> str:
         return ""
 
 
-encode = msgspec.json.Encoder().encode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(DependencyState).decode
 
 

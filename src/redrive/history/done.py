@@ -69,6 +69,9 @@ _read_index = msgspec.msgpack.Decoder(dict[str, int]).decode  # bytes of chunks,
 class DoneLog:
     """What one worker has noted and not written yet; `full` are closed chunks. Hold the recorder's lock to use it."""
 
+    worker: str
+    closed: bool
+
     def __init__(self, worker: str) -> None:
         self.worker, self.closed = worker, False
         self.full: list[bytes] = []

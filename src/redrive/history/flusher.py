@@ -31,9 +31,14 @@ class Flusher:
     """Writes the counts of `recorder` to the store, at most EVERY_S seconds after they were counted. `done` writes
     which messages were done, for `known_ms`; None if that is 0, or the store has no messages of its own."""
 
+    asked: bool
+    recorder: Recorder
+    store: Store
+    done: DoneWriter | None
+
     def __init__(self, recorder: Recorder, store: Store, known_ms: int = 0) -> None:
         self.recorder, self.store = recorder, store
-        self.writer = HistoryWriter(store)
+        self.writer: HistoryWriter = HistoryWriter(store)
         self.done = DoneWriter(store, recorder.lock, known_ms) if known_ms and store.traits.finds else None
         self._writing = threading.Lock()
         self._open: dict[

@@ -39,6 +39,8 @@ def read_names(store: Store) -> Days:
 class SeriesNames:
     """The list of queues and tasks, as this process last read it. `retries` counts swaps that another process won."""
 
+    retries: int
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._known: Days = {}

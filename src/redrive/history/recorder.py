@@ -92,6 +92,8 @@ class Recorder:
     `tasks` and `queues` are those of the app. `of` returns series of the current minute; `turn` begins the next minute.
     """
 
+    lock: threading.Lock
+
     def __init__(self, tasks: Mapping[str, Any], queues: Mapping[str, Any]) -> None:
         self._tasks, self._queues = tasks, queues
         self.lock = threading.Lock()

@@ -63,6 +63,9 @@ class HistoryWriter:
     cells whose counts were given up, as too many waited.
     """
 
+    retries: int
+    dropped: int
+
     def __init__(self, store: Store) -> None:
         self._store = store
         self._names = SeriesNames(store)

@@ -34,7 +34,7 @@ class Webhook:
 
     def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
         parts = urlsplit(url)
-        self.shown = hidden_url(url)
+        self.shown: str = hidden_url(url)
         host = parts.netloc.rpartition("@")[2]
         self._url = urlunsplit((parts.scheme, host, parts.path or "/", parts.query, ""))
         self._headers = {"Content-Type": "application/json", "User-Agent": f"redrive/{__version__}"}

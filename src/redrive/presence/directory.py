@@ -37,9 +37,12 @@ _decode = msgspec.json.Decoder(list[str]).decode
 class ProcessCell:
     """The cell of one process, and its entry in the lists. Used by one thread."""
 
+    shard: str
+    retries: int
+
     def __init__(self, store: Store) -> None:
         self._cells = store.cells
-        self.token = secrets.token_hex(8)
+        self.token: str = secrets.token_hex(8)
         self._key, self.shard = _key(self.token), f"workers/{int(self.token, 16) % SHARDS}"
         self._is_written = False
         self.retries = 0  # number of swaps of a list that another process won

@@ -34,6 +34,10 @@ _EXTRAS = {
 class Failure(click.ClickException):
     """A failure with its three lines. Any command may raise it."""
 
+    what: str
+    why: str
+    next: str
+
     def __init__(self, what: str, why: str, next: str, code: int = FAILED) -> None:
         super().__init__(what)
         self.what, self.why, self.next = what, why, next

@@ -47,6 +47,11 @@ class User(Struct, frozen=True):
 class Denied(Exception):
     """Raised if a request is refused: its user is unknown (401), or lacks a permission (403)."""
 
+    status: int
+    what: str
+    why: str
+    next: str
+
     def __init__(self, status: int, what: str, why: str, next: str) -> None:
         super().__init__(what)
         self.status, self.what, self.why, self.next = status, what, why, next

@@ -20,6 +20,8 @@ STARTED_WITHIN_S = 30.0
 class DemoPages:
     """Serves the pages on a free port of this machine, from a thread, until the block ends. `url` is their address."""
 
+    url: str
+
     def __init__(self, store: Store, shown: str) -> None:
         site = Site(ReadModel(store=store), read_only=True, url=shown)
         self._ready = threading.Event()

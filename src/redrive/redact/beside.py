@@ -58,9 +58,16 @@ def closing(text: str, quote: str, begin: int) -> int:
 class NameContext:
     """The name of a secret in a text, and the text around the name."""
 
+    text: str
+    name: str
+    word: str
+    begin: int
+    end: int
+    in_code: bool
+
     def __init__(self, text: str, name: str, word: str, begin: int, end: int, *, in_code: bool) -> None:
         self.text, self.name, self.word, self.begin, self.end, self.in_code = text, name, word, begin, end, in_code
-        self.near = text[max(0, begin - _NEAR) : begin]
+        self.near: str = text[max(0, begin - _NEAR) : begin]
 
     def secret(self) -> Span | None:
         """Return the span of the secret that the name announces, or None."""

@@ -53,7 +53,7 @@ class Scheduler:
 
     def __init__(self, app: Registry) -> None:
         self.app = app
-        self.name = f"scheduler/{host()}:{os.getpid()}"
+        self.name: str = f"scheduler/{host()}:{os.getpid()}"
         self._store = app.store
         self._presence = SchedulerPresence(app.store)
         self._seen: set[str] = set()  # names of schedules that this scheduler has read before

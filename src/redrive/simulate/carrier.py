@@ -24,6 +24,12 @@ class Carrier:
     count its messages as a run does: by their first execution.
     """
 
+    why: str
+    total: int
+    moved: int
+    done: int
+    failed: int
+
     def __init__(self, world: World, total: int, settings: RedriveSettings, at_ms: int, seed: int = 0) -> None:
         self._world, self.total, self._seed = world, total, seed
         self._settings = fitted(settings, total)

@@ -70,6 +70,15 @@ class World:
     order; `backlog` are messages that wait at the start. `on_first` hears if the first counted run of a message of a
     redrive succeeded."""
 
+    now_ms: int
+    state: DependencyState
+    last_ms: int
+    policy: Policy
+    service: ServiceModel
+    d: Dependency | None
+    start_ms: int
+    left: int
+
     def __init__(
         self,
         policy: Policy,
@@ -86,7 +95,7 @@ class World:
         self.policy, self.service, self.d = policy, service, d
         self.now_ms = self.start_ms = start_ms
         self.state = DependencyState() if state is None else state
-        self.counts = SecondCounts()
+        self.counts: SecondCounts = SecondCounts()
         self.dead: Counter[str] = Counter()
         self.statuses: list[tuple[int, str]] = []  # each status of the breaker, and since when
         self.took_ms: list[float] = []  # from when a message was put to its success

@@ -43,6 +43,9 @@ class Reasons:
     Without an app, tasks and their dependencies are unknown; it then finds pauses, groups, times and deferrals only.
     """
 
+    unread: int
+    now_ms: int
+
     def __init__(self, store: Store, app: Registry | None = None) -> None:
         self._store, self._app, self.now_ms = store, app, store.now_ms()
         self.unread = 0  # number of queues with waiting messages that were not read

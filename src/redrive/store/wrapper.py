@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..fault import Fault
@@ -35,6 +36,9 @@ from ..message import (
     Swap,
     Verdict,
 )
+from ..store.base import LargeBodies
+from ..store.cells import Cells
+from ..store.traits import Traits
 from . import Store
 from .base import Usage
 from .traits import Work
@@ -43,6 +47,14 @@ from .traits import Work
 class StoreWrapper(Store):
     """A store that forwards every call to the wrapped store, `inner`. Subclasses override what they change."""
 
+    traits: Traits
+    cells: Cells
+    state_dir: Path | None
+    lock_file: Path | None
+    box: Any
+    large_bodies: LargeBodies | None
+    blobs_place: str | None
+    adopts: bool
     inner: Store
 
     def __init__(self, inner: Store) -> None:
@@ -50,7 +62,8 @@ class StoreWrapper(Store):
         self.traits, self.cells = inner.traits, inner.cells
         self.state_dir, self.lock_file = inner.state_dir, inner.lock_file
         self.box, self.large_bodies, self.blobs_place = inner.box, inner.large_bodies, inner.blobs_place
-        self.adopts, self.drive = inner.adopts, inner.drive
+        self.adopts = inner.adopts
+        self.drive: Callable[[Callable[[], bool], float | None], None] | None = inner.drive
 
     @property
     def engine(self) -> Store:

@@ -13,6 +13,8 @@ from ..store.wrapper import StoreWrapper
 class LazyStore(StoreWrapper):
     """A store that is opened at the first call. If that fails, the call raises the error and the next one retries."""
 
+    cells: LazyCells
+
     def __init__(self, open_store: Callable[[], Store]) -> None:  # super().__init__ would open the store
         self._open = open_store
         self._lock = threading.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -21,9 +22,9 @@ class Meta(msgspec.Struct, omit_defaults=True, gc=False):
 
 
 NO_META = Meta()
-read_meta = msgspec.json.Decoder(Meta).decode
-read_deferral = msgspec.json.Decoder(Deferral).decode
-encode = msgspec.json.Encoder().encode
+read_meta: Callable[[bytes | str], Meta] = msgspec.json.Decoder(Meta).decode
+read_deferral: Callable[[bytes | str], Deferral] = msgspec.json.Decoder(Deferral).decode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 def text(value: Any) -> str:

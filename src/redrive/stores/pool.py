@@ -46,6 +46,8 @@ C = TypeVar("C", bound=Pooled)
 class ConnectionPool(Generic[C]):
     """At most `size` connections. `connect` opens one, given a deadline; `engine` names the engine in errors."""
 
+    closed: bool
+
     def __init__(self, engine: str, connect: Callable[[float], C], size: int) -> None:
         self._engine, self._connect, self._size = engine, connect, size
         self.closed = False

@@ -40,6 +40,8 @@ Question #box { width: 76; max-width: 100%; height: auto; border: solid ansi_def
 class Top(App[None]):
     """The terminal's view of a store. `run(mouse=False)` leaves the mouse to the terminal, for selecting text."""
 
+    seven: list[Screen]
+    is_paused: bool
     CSS: ClassVar[str] = _CSS
     BINDINGS: ClassVar[list[BindingType]] = [("ctrl+c", "quit", "quit")]
     ENABLE_COMMAND_PALETTE: ClassVar[bool] = False

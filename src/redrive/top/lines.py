@@ -56,6 +56,9 @@ class Lines(Widget):
 class Rows(Lines):
     """Rows with a cursor, which stays on its row when other rows appear or disappear."""
 
+    at: int
+    marked: bool
+
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self._lines: Sequence[str] = ()

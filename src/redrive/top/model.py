@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 class Model:
     """The store with the views that commands use. Without `app`, its tasks and rules are unknown."""
 
+    store: Store
+    app: Registry | None
+    url: str
+    actor: str | None
+    dlq: DeadLetters
+    flow: Controls
+    reader: TerminalReader
+
     def __init__(self, store: Store, app: Registry | None, url: str, *, actor: str | None = None) -> None:
         """Take the store's URL for display, without a password, and the `actor` who signs changes (default:
         user@host)."""
@@ -26,6 +34,9 @@ class Model:
 
 class TerminalReader:
     """Options for a message's story: relative times, and no details."""
+
+    verbose: bool
+    is_brief: bool
 
     verbose, is_brief = False, True
 

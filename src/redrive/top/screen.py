@@ -51,6 +51,8 @@ class KeyAction(NamedTuple):
 class Screen:
     """A list of rows. `id` is the column by which a row is recognised after the next read."""
 
+    reads: bool
+    studies: bool
     name: ClassVar[str] = ""
     columns: Sequence[Column] = ()  # none: the rows are lines of text
     id: ClassVar[str] = "id"

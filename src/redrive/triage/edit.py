@@ -54,8 +54,8 @@ class NoArgument(Refused):
     def __init__(self, what: str, before: Sequence[str], path: Sequence[str], known: Iterable[str]) -> None:
         first, *rest = path
         near, listed = near_miss(first, known), ", ".join(map(repr, sorted(known))) or "none"
-        self.name = ".".join([*before, *path])
-        self.near = None if near is None else ".".join([*before, near, *rest])
+        self.name: str = ".".join([*before, *path])
+        self.near: str | None = None if near is None else ".".join([*before, near, *rest])
         meant = f"did you mean {self.near!r}?" if self.near else f"there is {listed}."
         super().__init__(f"{what}: there is no argument {self.name!r}; {meant} Nothing was changed")
 

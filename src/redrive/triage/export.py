@@ -288,7 +288,7 @@ class Importer:
     def __init__(self, store: Store, file: ExportFile) -> None:
         self._store, self._file = store, file
         self._stack = ExitStack()
-        self.name = str(file) if isinstance(file, str | Path) else getattr(file, "name", "a stream")
+        self.name: str | Any = str(file) if isinstance(file, str | Path) else getattr(file, "name", "a stream")
 
     def __enter__(self) -> Importer:
         if not isinstance(self._file, str | Path):  # a pipe cannot be read a second time

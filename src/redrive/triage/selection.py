@@ -64,6 +64,10 @@ class Selection:
     then. With `every`, a selector that names no lane means all lanes. `str` returns the selector.
     """
 
+    cut: bool
+    unread: int
+    looked: int
+
     def __init__(
         self,
         store: Store,
@@ -74,8 +78,8 @@ class Selection:
         every: bool = False,
     ) -> None:
         """`now_ms` defaults to the store's time. Raises SelectorError, which points at the mistake; StoreError."""
-        self.node = parse(selector) if isinstance(selector, str) else selector
-        self.now_ms = store.now_ms() if now_ms is None else now_ms
+        self.node: Node = parse(selector) if isinstance(selector, str) else selector
+        self.now_ms: int = store.now_ms() if now_ms is None else now_ms
         self.unread = 0  # number of messages that the last pass left out, as the blob of their body was unreadable
         self._store, self._app = store, app
         self._meant = _with_merged(self.node, read_states(store)) if "fingerprint:" in str(self.node) else self.node

@@ -67,6 +67,8 @@ def user_of(answer: Any) -> User | None:
 class Access:
     """Decides who may use a site: users of `authorize`, holders of the token, or, without either, this machine."""
 
+    tries: LoginTries
+
     def __init__(self, authorize: Authorize | None, token: str | None, clock: Callable[[], float] = time.time) -> None:
         if token is not None and len(token) < TOKEN_MIN:
             raise ConfigError(f"the token has {len(token)} characters; expected {TOKEN_MIN} or more, hard to guess")

@@ -59,6 +59,11 @@ class SiteParts(Protocol):
 class Problem(Exception):
     """An error to show: what happened, why, the next step, and the HTTP status."""
 
+    what: str
+    why: str
+    next: str
+    status: int
+
     def __init__(self, what: str, why: str = "", next: str = "", status: int = 400) -> None:
         super().__init__(what)
         self.what, self.why, self.next, self.status = what, why, next, status
@@ -68,6 +73,11 @@ class PageAnswer(Record):
     """A page's record with another HTTP `status`, or with an address (parts as `url` takes them) to which browsers are
     redirected (`to`). `typed` has the reader's input, which the page shows unchanged and JSON omits. An action that
     returns a PageAnswer shows the page `name` instead of a result."""
+
+    status: int
+    to: tuple[str, ...]
+    typed: Mapping[str, Any] | dict[str, Any]
+    name: str
 
     def __init__(
         self,

@@ -94,6 +94,7 @@ class Connections:
 class BoundedConnections(H11Protocol):
     """A connection of uvicorn that can be closed to make room for another. `gate`: all connections of its server."""
 
+    address: str
     gate: Connections
 
     def __init__(self, *args: Any, **named: Any) -> None:

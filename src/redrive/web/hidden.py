@@ -12,6 +12,9 @@ from . import exact
 class Veiled:
     """A JSON body with its secrets replaced by stars. Raises ValueError or RecursionError if the body is not JSON."""
 
+    shown: Any
+    text: str
+
     def __init__(self, body: bytes) -> None:
         self._stored = exact.read(body)
         self.shown = exact.read(redact_json(body))

@@ -85,6 +85,8 @@ class Live:
     unless each call is billed.
     """
 
+    version: int
+
     def __init__(
         self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None
     ) -> None:

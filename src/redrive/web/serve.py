@@ -28,6 +28,8 @@ def listening(host: str, port: int) -> socket.socket:
 class PagesServer(uvicorn.Server):
     """A server that calls `ready` with the pages' address once it answers, and ends live updates when it stops."""
 
+    should_exit: bool
+
     def __init__(self, site: Site, ready: Callable[[str], object], bounds: ConnectionBounds | None = None) -> None:
         bounds = bounds or ConnectionBounds()
         gate = Connections(replace(bounds, most=min(bounds.most, raise_descriptors())))

@@ -88,6 +88,17 @@ class Site:
     Raises ConfigError.
     """
 
+    app: ReadModel
+    registry: Registry | None
+    read_only: bool
+    environment: str | None
+    url: str
+    access: Access
+    sums: Sums
+    vigil: Vigil
+    live: Live
+    readings: Readings
+
     def __init__(
         self,
         app: ReadModel,

@@ -32,6 +32,9 @@ class Vigil:
     """Calls the store cheaply to check that it answers, and keeps the time of the last answer and the last records of
     pages. All requests share a call that hangs."""
 
+    answered_s: float
+    lost: bool
+
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
         self._lock = Lock()

@@ -65,7 +65,7 @@ class Capacity:
         total *= max((gather.get(q.name, 1) for q in queues), default=1)
         self._most = {name: most + (most if prefetch is None else prefetch) for name, most in runs.items()}
         together = sum(self._most.values())
-        self.capacity = min(together, total * 2 if prefetch is None else total + prefetch)
+        self.capacity: int = min(together, total * 2 if prefetch is None else total + prefetch)
         self._shares = [self._most]  # by queue, the most messages to hold; filled in order
         if any(q.weight != 1 for q in queues):
             weights = sum(q.weight for q in queues)
@@ -179,6 +179,10 @@ class Capacity:
 
 class WorkerLimit(Generic[T]):
     """Limits how many executions one worker runs at once over all its queues."""
+
+    closed: bool
+    lock: threading.Lock
+    free: int
 
     def __init__(self, total: int) -> None:
         self.free = total

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..decide import is_free
-from ..events import DeliveryEvent, Events, Notice
+from ..events import DeliveryEvent, Events, Notice, Observer
 from ..fault import Crash, Fault, Kind
 from ..history import Flusher
 from ..message import DAMAGED, HELD, Ack, DeadLetter, Message, Quarantine, RetryAt, Settled
@@ -34,10 +34,13 @@ class Reporter:
     """Reports the events of one worker to the app's observers, and logs faults. Without observers, a done message costs
     nothing."""
 
+    observers: list[Observer]
+    worker: str
+
     def __init__(self, events: Events, store: Store, worker: str, flusher: Flusher | None = None) -> None:
         self._events, self._store, self.worker = events, store, worker
         self.observers = events.observers
-        self.history = None if flusher is None else Counted(flusher, worker)
+        self.history: Counted | None = None if flusher is None else Counted(flusher, worker)
 
     def notice(self, name: str, text: str, about: str = "", count: int = 1) -> None:
         """Report a notice about the worker."""

@@ -173,6 +173,8 @@ class InFlightExecutions:
     `ended` is called for each counted one that is removed. Used by the store thread; other threads may call `all`.
     """
 
+    claimed: int
+
     def __init__(
         self, queues: Iterable[str], slots: CrashSlots | None, ended: Callable[[Execution], None] | None
     ) -> None:

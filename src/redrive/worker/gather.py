@@ -106,6 +106,8 @@ class Gathering:
     Used on the loop's thread; `withdraw` is thread-safe, and `finish` may be called on any thread.
     """
 
+    lock: threading.RLock
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
@@ -113,7 +115,8 @@ class Gathering:
         run: Callable[[Execution], None],
         finish: Callable[[Sequence[Execution]], None],
     ) -> None:
-        self._loop, self.start, self._run, self._finish = loop, start, run, finish
+        self._loop, self._run, self._finish = loop, run, finish
+        self.start: Callable[[Execution], Context] = start
         self.calls: dict[tuple[Any, ...], GatheredCall] = {}  # those that take more executions
         self.lock = threading.RLock()  # so that each execution is in one call, and is either withdrawn or started
 

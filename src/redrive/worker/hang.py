@@ -89,6 +89,8 @@ class Hangs:
     """Detects hangs of one worker, on the store thread. `turned_s` returns the time.monotonic() at which the loop last
     turned. Call `begin` on the loop's thread."""
 
+    due_s: float
+
     def __init__(
         self,
         in_flight: InFlightExecutions,

@@ -31,6 +31,9 @@ def kill_cell(id: str) -> str:
 class LeaseRenewals:
     """Renews the leases of one worker's messages, and its claims of idempotency keys. Used by the store thread."""
 
+    due_s: float
+    renew_s: float
+
     def __init__(
         self,
         store: Store,

@@ -21,10 +21,10 @@ class Opener:
     """A checked wrap of `app.wrap`: its generator function, and `is_async` if that is async."""
 
     def __init__(self, wrap: Any) -> None:
-        self.name = getattr(wrap, "__qualname__", None) or repr(wrap)
+        self.name: Any | str = getattr(wrap, "__qualname__", None) or repr(wrap)
         made_by_contextlib = getattr(wrap, "__globals__", None) is vars(contextlib)
-        self.open = inspect.unwrap(wrap) if made_by_contextlib else wrap
-        self.is_async = _is_any(inspect.isasyncgenfunction, self.open)
+        self.open: Any = inspect.unwrap(wrap) if made_by_contextlib else wrap
+        self.is_async: bool = _is_any(inspect.isasyncgenfunction, self.open)
         if not self.is_async and not _is_any(inspect.isgeneratorfunction, self.open):
             raise ConfigError(
                 f"wrap {self.name}: expected a generator function that takes the Context and yields once, where the "

@@ -24,6 +24,9 @@ RENEWS_SHARE = 0.6  # the share of a lease that bounds RENEWS_MS: holders renew 
 class Outage:
     """Sleeps after each failure of the store, each time twice as long; reports the start and the end of an outage."""
 
+    pause_s: float
+    wrote_s: float
+
     def __init__(self, notice: Notify, lease_s: float) -> None:
         self._notice, self._renews_ms = notice, min(RENEWS_MS, int(lease_s * 1000 * RENEWS_SHARE))
         self.pause_s = 0.0  # the last pause, in seconds; 0 while the store works
@@ -39,7 +42,8 @@ class Outage:
 
     def wrote(self, sent_s: float) -> bool:
         """Note that a write sent at `sent_s` succeeded; return True if it ended an outage."""
-        self.wrote_s = now_s = time.monotonic()
+        now_s = time.monotonic()
+        self.wrote_s = now_s
         if self.pause_s:
             self.pause_s = 0.0
             self._away(now_s)

@@ -28,6 +28,8 @@ class PausedTasks(Service):
     """Keeps `left.paused` as people say. Used by the store thread. Where claims cannot skip tasks (SQS), no task can be
     paused, and nothing is read."""
 
+    left: TaskPauses
+
     def __init__(self, store: Store, tasks: Collection[str], left: TaskPauses) -> None:
         self._store, self._tasks, self.left = store, tasks, left
         self._pauses: dict[str, PausedTask] = {}

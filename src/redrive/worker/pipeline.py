@@ -55,7 +55,7 @@ class Pipeline:
         self._paused = paused
         self._store, self._tasks, self._worker = store, tasks, worker
         self._flow, self._keys, self._reporter, self._follow = flow, keys, reporter, follow
-        self.has_keys = keys is not None
+        self.has_keys: bool = keys is not None
         self._large_bodies = store.large_bodies
         self._texts = store.box is None  # True if texts of faults may be written unencrypted
 

@@ -45,6 +45,8 @@ MakeService = Callable[[str, Notify], Service]
 class Services:
     """The services of one worker. `failed` is called with each error of the store."""
 
+    due_s: float
+
     def __init__(self, services: Sequence[Service], failed: Callable[[StoreError], None]) -> None:
         self._services, self._failed = services, failed
         self.due_s = 0.0  # time.monotonic() of the next `look`

@@ -102,7 +102,7 @@ class StoreLoop:
         self._hurried = False  # True if the last wait ended at once
         self._left = False  # True if the claim after that wait was empty: it may have skipped expired leases
         self.draining = False
-        self.grace_over = threading.Event()
+        self.grace_over: threading.Event = threading.Event()
 
     def turn(self) -> bool:
         """Settle and claim one batch, or sleep; return True when the worker's work is over."""

@@ -51,6 +51,11 @@ class Worker:
     redrive runs.
     """
 
+    app: Registry
+    queues: list[Queue]
+    grace_s: float
+    name: str
+
     def __init__(
         self,
         app: Registry,

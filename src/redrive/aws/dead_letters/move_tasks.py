@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from ...errors import ConfigError, Refused, StoreError
 from ...message import Lane
+from ...store.sqs import SqsQueueNames
 from .sources import SqsEngine, sources_served
 
 RATE_MAX = 500  # SQS's limit, in messages a second
@@ -35,6 +36,9 @@ class MoveTask(Struct, frozen=True, kw_only=True):
 
 class DeadQueue:
     """The dead-letter queue of one queue of the store. Raises ConfigError if it has none."""
+
+    queue: SqsQueueNames
+    dead: SqsQueueNames
 
     def __init__(self, store: SqsEngine, queue: str) -> None:
         self._store = store

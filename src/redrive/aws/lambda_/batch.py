@@ -72,7 +72,7 @@ class Batches:
         self._concurrency = concurrency
         park_s = settings().park_for_s if app.park_for_s is None else app.park_for_s
         self._park_ms = math.ceil(park_s * 1000)
-        self.name = worker_name()
+        self.name: str = worker_name()
         self._reporter = Reporter(app.events, self._store, self.name)
         self._flow = Flow(app, self._store, self.name, self._reporter.notice)
         self._runners: dict[int, LaneRunner] = {}

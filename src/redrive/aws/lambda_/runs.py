@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from ...decide import Policy
 from ...message import RetryAt
 from ...task import TaskSpec
 from ...worker.execution import Execution
@@ -22,6 +23,8 @@ UNWIND_S = 0.3  # seconds in which an execution that was ended must stop, or it 
 
 class Bounded:
     """A task whose timeout is at most the time left of the invocation."""
+
+    policy: Any | Policy
 
     def __init__(self, task: TaskSpec, left_s: float) -> None:
         self._task = getattr(task, "_task", task)

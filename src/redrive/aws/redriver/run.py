@@ -74,7 +74,7 @@ class Redriver:
         self._chain = Chain(call, work.url, now_ms, self._known)
         self._gate, self._asked_ms = Gate(settings, cells, now_ms), 0
         self._later: Shut | None = None  # why this run may move no more messages
-        self.carried = RedriverReport()
+        self.carried: RedriverReport = RedriverReport()
 
     def run(self, *, trigger: bool) -> RedriverReport:
         """Move messages until none is left or the time is over; if any are left, schedule the next run. `trigger`: the

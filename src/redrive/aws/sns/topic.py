@@ -65,6 +65,9 @@ class Topic:
     `MaximumMessageSize`, 256 KiB unless set, 1 MiB at most).
     """
 
+    endpoint: str | None
+    at: SqsUrl | None
+
     def __init__(
         self,
         name: str,
@@ -80,8 +83,8 @@ class Topic:
             raise ConfigError(f"topic {name!r}: expected an ARN, such as arn:aws:sns:eu-central-1:123456789012:orders")
         if not 1024 <= bytes_max <= BYTES_MOST:
             raise ConfigError(f"bytes_max={bytes_max!r}: a topic takes messages of 1,024 to {BYTES_MOST} bytes")
-        self.name = match[3] if match else name
-        self.region = match[1] if match else at.region if at else ""
+        self.name: str | Any = match[3] if match else name
+        self.region: str | Any = match[1] if match else at.region if at else ""
         self.endpoint, self.at = endpoint, at  # `at`: where the app's queues are, if they are in SQS
         self._arn, self._queues = name if match else None, {} if queues is None else queues
         self._producer, self._bytes_max = producer, bytes_max

@@ -31,6 +31,10 @@ _KINDS = {"reason": "reason of death", "fingerprint": "failure group"}
 class Here:
     """The names that the app and the store know, and the failures of commands that matched no message."""
 
+    store: Store
+    app: App | None
+    url: str
+
     def __init__(self, store: Store, app: App | None, url: str) -> None:
         self.store, self.app, self.url = store, app, url
 

@@ -35,6 +35,11 @@ class Output:
     Secrets are hidden unless `reveal` is set; control characters are always escaped.
     """
 
+    terminal: bool | Any
+    form: str
+    colour: Any | bool
+    verbose: bool
+
     def __init__(self, form: str) -> None:
         self.reveal = False
         self.terminal = sys.stdout.isatty()

@@ -26,7 +26,7 @@ from .translation import ID, PARKED, Canvas, TaskCall
 
 BATCH = 200  # the most messages in one commit
 PAUSE_S = (1.0, 30.0)  # the first and the longest pause, in seconds, while the broker or the store cannot be reached
-log = logging.getLogger("redrive.celery")
+log: logging.Logger = logging.getLogger("redrive.celery")
 
 
 class Moved(Struct):
@@ -65,6 +65,10 @@ class CeleryBridge:
     Raises ConfigError for a broker that cannot be used. The methods raise it for a store that keeps no unique keys
     (`sqs://`) or nothing at all (`memory://`).
     """
+
+    app: App
+    queues: list[str]
+    parked: str
 
     def __init__(
         self,

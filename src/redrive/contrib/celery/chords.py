@@ -29,7 +29,7 @@ AT = "celery-at"  # the header of a message whose result a chord waits for: its 
 TRIES = 100  # how often a commit is tried again because other processes change the same batch
 SIZE = "celery-taskset-meta-{}.s"  # Celery's key on Redis with the size of a chord
 KNOWN = "known"
-log = logging.getLogger("redrive.celery")
+log: logging.Logger = logging.getLogger("redrive.celery")
 
 
 class Arrival(Struct, frozen=True):
@@ -68,6 +68,8 @@ class Sizes:
 
 class Chords:
     """The batches of chords in the store of an app."""
+
+    sizes: Sizes | None
 
     def __init__(self, app: App, sizes: Sizes | None) -> None:
         self._app, self.sizes = app, sizes

@@ -46,7 +46,7 @@ class RedisQueues:
 
     def __init__(self, url: str, *, prefix: str = "") -> None:
         self._link, self._prefix = session(url), prefix
-        self.where = self._link.where
+        self.where: Any = self._link.where
 
     def take(self, queue: str, most: int) -> list[Taken]:
         """Move messages of the queue to the list of taken ones; return the oldest of that list, at most `most`."""

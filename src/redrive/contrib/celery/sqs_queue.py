@@ -28,7 +28,7 @@ class SqsQueues:
         endpoint = options.pop("endpoint", None)
         if not parts.hosts or parts.user is not None or parts.path.strip("/") or options:
             raise ConfigError(f"broker URL {shown(url)!r}: {EXPECTED}")
-        self.where = shown(url.partition("?")[0])
+        self.where: str = shown(url.partition("?")[0])
         self._sqs = Sqs(parts.hosts, endpoint)
         self._urls: dict[str, str] = {}
 

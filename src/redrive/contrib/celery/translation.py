@@ -66,6 +66,10 @@ class TaskCall(NamedTuple):
 class Canvas:
     """Makes messages of Celery's tasks, chains, groups and chords. Registers the task that runs chords."""
 
+    app: App
+    proofs: Proofs
+    chords: Chords
+
     def __init__(self, app: App, proofs: Proofs, chords: Chords, queue: str) -> None:
         self.app, self.proofs, self.chords = app, proofs, chords
         app.task(name=CANVAS, queue=queue, ctx=True)(self._run)

@@ -264,7 +264,7 @@ class Sending:
 
     def __init__(self, spans: Spans, drafts: Sequence[Draft]) -> None:
         self._sent: dict[tuple[str | None, str], _Sent] = {}
-        self.drafts = [self._with_span(spans, draft, at) for at, draft in enumerate(drafts)]
+        self.drafts: list[Draft] = [self._with_span(spans, draft, at) for at, draft in enumerate(drafts)]
 
     def _with_span(self, spans: Spans, draft: Draft, at: int) -> Draft:
         key = (draft.traceparent, draft.queue)

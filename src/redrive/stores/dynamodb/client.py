@@ -30,6 +30,9 @@ class Unmet(Exception):
     failed its condition, or to an empty dict if there is no item. `unsure`: an earlier attempt of the call may have
     succeeded, and may have written that item."""
 
+    met: dict[int, dict[str, Any]]
+    unsure: bool
+
     def __init__(self, met: dict[int, dict[str, Any]], unsure: bool) -> None:
         super().__init__()
         self.met, self.unsure = met, unsure

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ..first_use import from_store
 
@@ -10,4 +11,4 @@ if TYPE_CHECKING:
     from .store import MemoryStore
 
 __all__ = ["MemoryStore"]
-__getattr__ = from_store(__name__, __all__)
+__getattr__: Callable[[str], Any] = from_store(__name__, __all__)

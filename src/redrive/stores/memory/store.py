@@ -71,7 +71,7 @@ class MemoryStore(Store):
     `clock_ms` replaces this machine's wall clock.
     """
 
-    traits = Traits(
+    traits: Traits = Traits(
         name="memory",
         durable=False,
         one_machine=True,

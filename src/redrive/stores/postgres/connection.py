@@ -52,7 +52,7 @@ class Connection(psycopg.Connection[TupleRow]):
     committing = False  # True: the commit was sent, and its outcome is unknown
     commit_sent: psycopg.Cursor[TupleRow] | None = None  # the cursor with the commit's result
     began_ms = 0  # when the transaction began, by the store's clock
-    idle_since_s = 0.0
+    idle_since_s: float = 0.0
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         return super().wait(_bounded(gen, self), *args, **options)

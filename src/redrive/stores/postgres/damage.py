@@ -39,6 +39,8 @@ class Beyond:
     """Quarantines messages with a counter or time at the end of its range. A statement that would add to that number
     fails for all its messages; after such a failure they are searched for."""
 
+    moved: list[Message]
+
     def __init__(self, link: Session, st: Statements) -> None:
         self._link, self._st = link, st
         self.moved = list[Message]()

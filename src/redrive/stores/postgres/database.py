@@ -34,7 +34,7 @@ NAMES_MAX = 2500  # an index row has at most 2,704 bytes: the rest is for number
 class PostgresDatabase(Store):
     """The parts that all of the PostgreSQL store shares: session, statements, listener and floors."""
 
-    traits = Traits(
+    traits: Traits = Traits(
         name="postgres", names_bytes_max=NAMES_MAX, batches=True, hastens=True, takes_over=True, replaces=True
     )
 

@@ -86,6 +86,8 @@ class Floor:
     `scattered=False` is for messages whose claims read one range only: then a spot lowers the floor.
     """
 
+    place: IndexPlace
+
     __slots__ = ("_behind", "_expected_ms", "_front_s", "_number", "_scattered", "place", "spots")
 
     def __init__(self, *, scattered: bool = True) -> None:

@@ -92,6 +92,8 @@ class SentLook:
 class Floors:
     """The floors of one store in one process. Thread-safe."""
 
+    kept: bool
+
     def __init__(self, link: Session, st: Statements) -> None:
         self._link, self._st, self._whole = link, st, IndexReads(st, {})
         self._at_s: Callable[[], float] = time.monotonic

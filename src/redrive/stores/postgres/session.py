@@ -72,11 +72,16 @@ class Session:
     when the server has no space. Errors of `work` itself pass through, and then nothing was written.
     """
 
+    pooled: bool
+    url: PostgresUrl
+    schema: str
+    where: str
+
     def __init__(self, url: PostgresUrl, *, failpoint: Callable[[str], None] = lambda point: None) -> None:
         _admit(url)
         self.url, self.schema, self.where = url, url.schema, url.shown
-        self.channel = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
-        self.origin = secrets.token_hex(4)  # marks notifications of this process, so that it ignores them
+        self.channel: str = f"redrive_{hashlib.blake2b(url.schema.encode(), digest_size=6).hexdigest()}"
+        self.origin: str = secrets.token_hex(4)  # marks notifications of this process, so that it ignores them
         self.read_only = ""  # why writes are impossible; empty if they are possible
         self.pooled = False  # True: a pooler is in between, so session settings cannot be kept
         self.on_change: Callable[[Iterable[str]], None] = lambda queues: None  # set by the listener
@@ -87,7 +92,7 @@ class Session:
         # True if there were any.
         self.mend: Callable[[], bool] = lambda: False
         self._failpoint, self._clock, self._opening = failpoint, Clock(), Lock()
-        self.saw_clock = self._clock.saw
+        self.saw_clock: Callable[[int, float], None] = self._clock.saw
         self._silent = False  # True: a notification was refused once, and this was logged
         self._first: PostgresServer | None = None
         self._identity: tuple[str, str] | None = None

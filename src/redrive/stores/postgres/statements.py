@@ -35,7 +35,7 @@ _SUMS = [
     "coalesce(sum(n) filter (where now = 'open'), 0) opened",
     "coalesce(sum(n) filter (where was = 'open' and now in ('dead', 'quarantine')), 0) died",
 ]
-FRAGMENTS = {
+FRAGMENTS: dict[str, str | Numbered | dict[str, str]] = {
     "now": NOW,
     "state": STATE,
     "fields": ", ".join(FIELDS),
@@ -54,7 +54,7 @@ FRAGMENTS = {
   suspect = case when lane = 'leased' then 1 else suspect end""",
 }
 # Fragments for statements that read the whole due index, for each priority.
-WHOLE = {
+WHOLE: dict[str, str | Numbered | dict[str, str]] = {
     "parts": Numbered(lambda n: "(values (0::smallint), (1::smallint), (2::smallint), (3::smallint)) p(priority)"),
     "due": f"due_ms <= {NOW[5]}",
     "coming": "due_ms is not null",
@@ -66,7 +66,7 @@ WHOLE = {
 }
 # Fragments for statements that read only parts of the due index, and messages waiting to join from a due time on.
 _FROM_LOW = "(due_ms, lane, seq) >= (p.low_ms, p.low_lane, p.low_seq)"
-ABOVE = {
+ABOVE: dict[str, str | Numbered | dict[str, str]] = {
     "parts": Numbered(
         lambda n: (
             f"""unnest(${n}::int[], ${n + 1}::bigint[], ${n + 2}::text[], ${n + 3}::bigint[], ${n + 4}::bigint[])
@@ -109,11 +109,14 @@ Cursor = psycopg.RawCursor[tuple[Any, ...]]
 class Statements:
     """Runs the statements of statements.sql by name. `now` is None for the server's clock, unless a test sets one."""
 
+    by_server: bool
+
     def __init__(
         self, sql: dict[str, str], now_ms: Callable[[], int], clock_ms: Callable[[], int] | None = None
     ) -> None:
-        self.sql = {name: statement.encode() for name, statement in sql.items()}
-        self.now_ms, self._clock_ms, self.by_server = clock_ms or now_ms, clock_ms, clock_ms is None
+        self.sql: dict[str, bytes] = {name: statement.encode() for name, statement in sql.items()}
+        self.now_ms: Callable[[], int] = clock_ms or now_ms
+        self._clock_ms, self.by_server = clock_ms, clock_ms is None
 
     def now(self) -> int | None:
         return None if self._clock_ms is None else self._clock_ms()

@@ -24,10 +24,12 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPALIVE": 10, "TCP_KEEPINTVL": 5, "TCP_
 class Connection:
     """An open connection. Raises redis-py's errors; a read waits at most for the URL's `timeout`."""
 
+    sent: bool
+
     def __init__(self, url: RedisUrl, address: Address | None) -> None:
         self.address = address
         self.sent = False  # True: a command was sent completely but not answered, so its outcome is unknown
-        self.idle_since_s = 0.0
+        self.idle_since_s: float = 0.0
         self._redis = _open(url, address)
         self._redis.connect()
 

@@ -44,7 +44,7 @@ class RedisSettling:
     """
 
     def __init__(self, settlements: Sequence[Settlement], traits: Traits, now_ms: Callable[[], int]) -> None:
-        self.arguments = Arguments()
+        self.arguments: Arguments = Arguments()
         self._words = [Settled.OK] * len(settlements)
         self.zones: dict[Zone, int] = {}  # numbers of the zones of follow-ups
         # By (zone in the handle, True if each ack swaps a cell): plain acks.
@@ -185,15 +185,15 @@ class HeldReceipts:
     """Those of the receipts that may be valid, in the form that scripts take."""
 
     def __init__(self, receipts: Sequence[Receipt]) -> None:
-        self.at = [
+        self.at: list[int] = [
             at for at, (handle, fence) in enumerate(receipts) if _is_handle(str(handle)) is not None and not fence >> 32
         ]
         handles = [str(receipts[at].handle) for at in self.at]
         zones = dict[str, int]()
-        self.zone_of = [zones.setdefault(handle[_MEMBER:], len(zones)) for handle in handles]
-        self.zones = [_zone(zone) for zone in zones]
-        self.members = bytes.fromhex("".join([handle[:_MEMBER] for handle in handles]))
-        self.fences = _fences([receipts[at].fence for at in self.at])
+        self.zone_of: list[int] = [zones.setdefault(handle[_MEMBER:], len(zones)) for handle in handles]
+        self.zones: list[Zone] = [_zone(zone) for zone in zones]
+        self.members: bytes = bytes.fromhex("".join([handle[:_MEMBER] for handle in handles]))
+        self.fences: bytes = _fences([receipts[at].fence for at in self.at])
 
 
 def _zone(text: str) -> Zone:

@@ -6,7 +6,7 @@ The bytes are described in `redis/scripts/_states.lua`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
 
@@ -70,7 +70,7 @@ class Cold(msgspec.Struct, gc=False):
 
 _RareParts = RareFields | tuple[str] | None  # tuple: its batch is all that is rare, which takes less to decode
 ClaimRow = tuple[int, int, int, int, str, str, _RareParts, bytes]
-pack = msgspec.msgpack.Encoder().encode
+pack: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 _row = msgspec.msgpack.Decoder(ClaimRow).decode
 _rows = msgspec.msgpack.Decoder(list[ClaimRow]).decode
 _cold = msgspec.msgpack.Decoder(Cold).decode

@@ -78,11 +78,16 @@ class Session:
     StoreFull when the server has no space; ConfigError when it refuses the first call because of the URL.
     """
 
+    url: RedisUrl
+    where: str
+    namespace: str
+    read_only: str
+
     def __init__(self, url: RedisUrl, *, failpoint: Callable[[str], None] = lambda point: None) -> None:
         self.url, self.where, self.namespace = url, url.shown, url.namespace
-        self.root = b"{%s}:" % url.namespace.encode()
+        self.root: bytes = b"{%s}:" % url.namespace.encode()
         self._failpoint, self._clock = failpoint, Clock()
-        self.saw_clock = self._clock.saw
+        self.saw_clock: Callable[[int, float], None] = self._clock.saw
         self._scripts: dict[str, Script] = {}
         self.read_only = ""  # why writes are impossible, so that only scripts of LOOKS are called; or empty
         self._verb = "EVALSHA"

@@ -34,6 +34,8 @@ class Wake:
     `look_every_s` is how often a wait checks for due messages by a clock that Redis does not have.
     """
 
+    nudges: int
+
     def __init__(self, link: Session, *, look_every_s: float = math.inf) -> None:
         self._link, self._look_every_s = link, look_every_s
         self.nudges = 0  # number of nudges so far

@@ -64,9 +64,9 @@ class MachineClocks:
 
     def __init__(self) -> None:
         boot = boot_id()
-        self.start = "" if boot.startswith(UNKNOWN_BOOT) else f"{boot}{_time_namespace()}"
-        self.wall_s = time.time
-        self.steady_s = partial(time.clock_gettime, _STEADY)
+        self.start: str = "" if boot.startswith(UNKNOWN_BOOT) else f"{boot}{_time_namespace()}"
+        self.wall_s: Callable[[], float] = time.time
+        self.steady_s: partial[float] = partial(time.clock_gettime, _STEADY)
 
 
 def _time_namespace() -> str:

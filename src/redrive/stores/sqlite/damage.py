@@ -96,7 +96,7 @@ class RawRow:
     """A row by column: `raw` has the values as SQL, `values` the readable ones or defaults, `wrong` the reasons."""
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
-        self.raw = {name: _literal(value) for name, value in cells.items() if value is not None}
+        self.raw: dict[str, str] = {name: _literal(value) for name, value in cells.items() if value is not None}
         self.values: dict[str, Any] = {}
         self.wrong: dict[str, str] = {}
         for name, value in cells.items():

@@ -60,6 +60,9 @@ class _Work:
 class FileWriter:
     """The only writing connection, opened on demand. The thread that gets the lock commits for all that wait."""
 
+    lock: threading.Lock
+    closed: bool
+
     def __init__(
         self, connect: Callable[[], sqlite3.Connection], synchronous: str, failpoint: Callable[[str], None]
     ) -> None:
@@ -164,7 +167,7 @@ class FileWriter:
 class SqliteFile(Store):
     """The parts that all of the store shares. A write quarantines damaged rows in its way, then starts again."""
 
-    traits = Traits(name="sqlite", one_machine=True, batches=True, hastens=True, takes_over=True, replaces=True)
+    traits: Traits = Traits(name="sqlite", one_machine=True, batches=True, hastens=True, takes_over=True, replaces=True)
 
     def __init__(
         self,
@@ -181,7 +184,7 @@ class SqliteFile(Store):
                 f"store option synchronous={synchronous!r}; expected full, extra, or normal (opts out of durability on "
                 "power loss)"
             )
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         why = why_read_only(self.path)
         self._reading = Reading(self.path) if why else None
         self.traits = replace(type(self).traits, read_only=why)

@@ -60,6 +60,8 @@ def spot(strict: bool, priority: int, number: int, due_ms: int, now_ms: int) -> 
 class SqliteGroups:
     """Admits messages of groups. Works on the connection of the caller, inside its transaction."""
 
+    admitted: int
+
     def __init__(self, statements: Mapping[str, str]) -> None:
         self._sql = statements
         self.admitted = 0  # how many messages got a place since an exchange last set this to 0

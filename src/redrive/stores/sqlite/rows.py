@@ -82,9 +82,9 @@ CompactRow = tuple[
 ]
 
 
-read_rows = msgspec.json.Decoder(list[CompactRow]).decode
-read_places = msgspec.json.Decoder(list[tuple[int, int]]).decode
-read_faults = msgspec.json.Decoder(tuple[Fault, ...]).decode
+read_rows: Callable[[bytes | str], list[CompactRow]] = msgspec.json.Decoder(list[CompactRow]).decode
+read_places: Callable[[bytes | str], list[tuple[int, int]]] = msgspec.json.Decoder(list[tuple[int, int]]).decode
+read_faults: Callable[[bytes | str], tuple[Fault, ...]] = msgspec.json.Decoder(tuple[Fault, ...]).decode
 
 
 def restored_row(message: Message) -> tuple[Any, ...]:

@@ -35,6 +35,8 @@ class SqliteWaiter:
     """One thread's wait: for nudges of this process, and for `wake_all` of others if it has a socket in the folder.
     `name` is the socket's name; it is empty if there is no socket, as when the folder is None."""
 
+    name: str
+
     def __init__(self, folder: Path | None) -> None:
         self.name = ""
         self.nudges = 0  # number of the store's nudges that this waiter has seen

@@ -5,7 +5,8 @@ A module is imported only when a name is used: the Lambda function that redrives
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ..first_use import from_store
 
@@ -13,4 +14,4 @@ if TYPE_CHECKING:
     from .store import SqsStore
 
 __all__ = ["SqsStore"]
-__getattr__ = from_store(__name__, __all__)
+__getattr__: Callable[[str], Any] = from_store(__name__, __all__)

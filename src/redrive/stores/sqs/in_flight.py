@@ -44,10 +44,12 @@ class ClaimedMessage(Struct):
 class InFlightMessages:
     """The claimed and the hidden messages of one store. Thread-safe; `held` may be changed only under `lock`."""
 
+    lock: threading.Lock
+
     def __init__(self) -> None:
         self.held: dict[Receipt, ClaimedMessage] = {}
         self.lock = threading.Lock()
-        self.fifo = FifoGroups()
+        self.fifo: FifoGroups = FifoGroups()
         self._hidden: dict[str, tuple[str, int]] = {}  # by SQS's id: the queue's URL, and when the hiding ends
         self._hidden_max = HIDDEN_MAX
 

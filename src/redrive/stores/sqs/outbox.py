@@ -63,6 +63,8 @@ class Outbox:
     `ordered`: True if the order within the groups of a queue matters.
     """
 
+    tell: Tell
+
     def __init__(
         self,
         triage: Store,

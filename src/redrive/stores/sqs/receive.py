@@ -48,22 +48,24 @@ class QueueInbox:
         self.buffer: deque[Received] = deque()
         self.room = 0  # number of messages that claims have asked for
         self.room_max = 0  # the highest `room` so far: that of an idle worker
-        self.room_since_s = math.inf  # since when there is room for which no receive has begun
+        self.room_since_s: float = math.inf  # since when there is room for which no receive has begun
         self.lease_s = 30
         self.quiet = False  # True: until the next claim, give back messages that open polls receive
         self.dry = False  # True: the last response was empty, and no message was settled since
         self.flying = self.expected = 0  # receives in progress; how many messages they asked for
         self.most = 1  # limit of receives in progress; grows while they return messages
-        self.begun_s = 0.0  # when the last receive began
+        self.begun_s: float = 0.0  # when the last receive began
         self.error: StoreError | ConfigError | None = None  # the last receive's error, or None
         self.failures = 0  # failed receives in a row
         self.waking = self.reported = False  # `waking`: the error must still end a wait; `reported`: a notice has it
         self.early = 0  # empty responses in a row that were early
-        self.not_before_s = 0.0
+        self.not_before_s: float = 0.0
 
 
 class Receivers:
     """The inboxes of one store. All waits share one condition variable."""
+
+    received: int
 
     def __init__(
         self,

@@ -39,6 +39,8 @@ TRIAGE_PAUSE_S = 5.0  # for how long after a failure the triage store is not tri
 class Settlements:
     """Settles messages for one store. `send` sends messages; with `track=true`, `tracked_sends` sends follow-ups."""
 
+    settling: SqsSettling
+
     def __init__(
         self,
         queues: QueueDirectory,
@@ -151,6 +153,8 @@ class Settlements:
 
 class SqsSettling:
     """Carries out steps, except for the end of their messages. Used by one thread at a time."""
+
+    triage_from_s: float
 
     def __init__(
         self,
@@ -303,6 +307,8 @@ class Ending:
 
     `at_once`: send every delete and hide before a call returns.
     """
+
+    processed: int
 
     def __init__(
         self,

@@ -41,6 +41,8 @@ from ...message import (
     Verdict,
 )
 from ...store import OpenCells, Store, Usage, Work
+from ...store.cells import Cells
+from ...store.traits import Traits
 from .. import validation
 from ..clock import wall_ms
 from ..counts import total
@@ -78,6 +80,15 @@ class SqsStore(CountedBatches):
     Raises ConfigError for an invalid URL, or if boto3 is not installed.
     """
 
+    url: str
+    prefix: str
+    region: str
+    triage_store: Store | None
+    cells: Cells
+    routes: Any
+    blobs_place: str
+    traits: Traits
+
     adopts = True
     sqs_queues: QueueDirectory
 
@@ -92,7 +103,8 @@ class SqsStore(CountedBatches):
         open_cells: Callable[[str], OpenCells] | None = None,
     ) -> None:
         self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises
-        self.at = at = SqsUrl.parse(url)
+        at = SqsUrl.parse(url)
+        self.at: SqsUrl = at
         self.url, self.prefix, self.region = url, at.prefix, at.region
         self._clock_ms = clock_ms or wall_ms
         self._tell_to: Callable[[str, str], None] | None = None

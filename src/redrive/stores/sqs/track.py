@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -61,9 +62,9 @@ class KeyHolder(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     until_ms: int = 0
 
 
-encode = msgspec.json.Encoder().encode
-read_record = msgspec.json.Decoder(TrackRecord).decode
-read_held = msgspec.json.Decoder(KeyHolder).decode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+read_record: Callable[[bytes | str], TrackRecord] = msgspec.json.Decoder(TrackRecord).decode
+read_held: Callable[[bytes | str], KeyHolder] = msgspec.json.Decoder(KeyHolder).decode
 
 
 def key_cell(task: str, key: str) -> str:

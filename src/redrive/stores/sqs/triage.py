@@ -47,7 +47,7 @@ class SqsTriage:
             now_ms,
         )
         self._batches, self._members = batches, None if batches is None else TriagedMembers(store, batches)
-        self.outbox = Outbox(store, self._send_back, owner=owner, ordered=ordered, tell=tell)
+        self.outbox: Outbox = Outbox(store, self._send_back, owner=owner, ordered=ordered, tell=tell)
 
     def judge(self, handles: Sequence[Handle], verdict: Verdict, swaps: Sequence[Swap]) -> list[bool]:
         """Apply the verdict as `Store.triage` does. Redriven messages are sent back at once if SQS accepts them."""

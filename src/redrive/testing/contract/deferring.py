@@ -55,7 +55,7 @@ def defer(at_ms: int, why: Deferral = BROKEN) -> RetryAt:
     return RetryAt(at_ms, why.why, counts=False, held=True, deferral=why)
 
 
-LEFT_IN = {RetryAt: Lane.READY, DeadLetter: Lane.DEAD, Quarantine: Lane.QUARANTINE, Ack: Lane.DONE}
+LEFT_IN: dict[type, Lane] = {RetryAt: Lane.READY, DeadLetter: Lane.DEAD, Quarantine: Lane.QUARANTINE, Ack: Lane.DONE}
 
 
 class DeferRules(Contract):

@@ -86,11 +86,14 @@ class DrainCounts(Struct):
 class Engine:
     """Claims, admits and settles for one store; the caller of `turns` runs the handlers."""
 
+    store: KitStore
+    start_ms: int
+
     def __init__(self, store: KitStore, clock: ManualClock) -> None:
         self.store, self._clock, self.start_ms = store, clock, clock.now_ms()
         self.apps: list[App] = []
         self.tasks: ChainMap[str, Task[Any, Any]] = ChainMap()
-        self.acts = Acts()
+        self.acts: Acts = Acts()
         self.runs: list[Ran] = []
         self._pipelines: dict[int, Pipeline] = {}  # by id() of the app
         self._keys = KeyClaims(self.tasks, store, GRACE_S, LEASE_MS / 1000)

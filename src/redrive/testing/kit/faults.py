@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
@@ -53,7 +54,7 @@ class RiggedTask:
         entry = around(rigged, is_async, app._wraps)
         if self._task.gather is not None:
             entry = gathered(entry, self._task)
-        self.entry = entry if app.tracing is None else traced(entry, is_async, app.tracing)
+        self.entry: Callable[..., Any] = entry if app.tracing is None else traced(entry, is_async, app.tracing)
         self.result: Any = None
         self.escaped: BaseException | None = None
 

@@ -55,8 +55,8 @@ class Kit:
     """
 
     def __init__(self, *apps: App) -> None:
-        self.clock = ManualClock(time.time_ns() // 1_000_000)
-        self.store = KitStore(self.clock)
+        self.clock: ManualClock = ManualClock(time.time_ns() // 1_000_000)
+        self.store: KitStore = KitStore(self.clock)
         self._engine = Engine(self.store, self.clock)
         self._inline = InlineRunner()
         self.store.drive = self._drive

@@ -12,6 +12,10 @@ class CallFault:
     """The fault of the next calls of an action. `before`: such a call does nothing; else it is carried out, and its
     answer is lost."""
 
+    kind: str
+    before: bool
+    left: int
+
     def __init__(self, kind: str, before: bool, times: int) -> None:
         self.kind, self.before, self.left = kind, before, times
 

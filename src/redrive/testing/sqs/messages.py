@@ -39,6 +39,12 @@ _CODES = {  # the query protocol's names of errors: clients still get these besi
 class SqsError(Exception):
     """The error answer of SQS to a call, or to one entry of a batch. `code` is the query protocol's name."""
 
+    type: str
+    text: str
+    status: int
+    code: str
+    sender: bool
+
     def __init__(self, type: str, text: str, *, status: int = 400) -> None:
         super().__init__(text)
         self.type, self.text, self.status = type, text, status
@@ -52,6 +58,18 @@ def invalid(text: str) -> SqsError:
 class ServedMessage:
     """A message in a queue. `turn` rises with every receive and change of visibility, so that a queue recognises
     entries of an earlier turn in its line and heap as old."""
+
+    attributes: Mapping[str, Any]
+    body: str
+    first_received_ms: int
+    hidden_until_ms: int
+    id: str
+    in_flight: bool
+    number: int
+    received: int
+    received_ms: int
+    sent_ms: int
+    turn: int
 
     __slots__ = (
         "attributes",
@@ -75,8 +93,8 @@ class ServedMessage:
 
     def __init__(self, id: str, number: int, body: str, attributes: Mapping[str, Any], sent_ms: int) -> None:
         self.id, self.number, self.body, self.attributes, self.sent_ms = id, number, body, attributes, sent_ms
-        self.md5 = hashlib.md5(body.encode(), usedforsecurity=False).hexdigest()
-        self.md5_attributes = md5_of(attributes)
+        self.md5: str = hashlib.md5(body.encode(), usedforsecurity=False).hexdigest()
+        self.md5_attributes: str | None = md5_of(attributes)
         self.group: str | None = None
         self.dedup: str | None = None
         self.trace: str | None = None

@@ -13,10 +13,14 @@ RATE_MAX = 500
 class MessageMove:
     """One task that moves messages. A moved message gets a new id and sent time, as on SQS."""
 
+    status: str
+    source: ServedQueue
+    moved: int
+
     def __init__(self, source: ServedQueue, to: ServedQueue | None, rate: int | None, now_ms: int) -> None:
         self.source, self._to, self._rate, self._started_ms = source, to, rate, now_ms
         self.status, self.moved = "RUNNING", 0
-        self.planned = int(source.counts(now_ms)["ApproximateNumberOfMessages"])
+        self.planned: int = int(source.counts(now_ms)["ApproximateNumberOfMessages"])
 
     def carry(self, now_ms: int, queues: Mapping[str, ServedQueue]) -> list[ServedQueue]:
         """Move the messages that are due by the task's rate; return the queues that got some."""

@@ -56,9 +56,16 @@ _TEXTS = (
 class ServedQueue:
     """One queue. Visible messages are in `_line` (FIFO: by group, in `_ready`), the others in the heap `_times`."""
 
+    modified_ms: int
+    name: str
+    arn: str
+    url: str
+    in_flight: int
+    delayed: int
+
     def __init__(self, name: str, arn: str, url: str, attributes: Mapping[str, str], now_ms: int) -> None:
         self.name, self.arn, self.url = name, arn, url
-        self.fifo = name.endswith(".fifo")
+        self.fifo: bool = name.endswith(".fifo")
         self.tags: dict[str, str] = {}
         self.created_ms = self.modified_ms = now_ms
         self.attributes: dict[str, str] = dict(DEFAULTS)

@@ -45,6 +45,8 @@ class SqsServer:
     one receive, as SQS often returns fewer than requested.
     """
 
+    url: str
+
     def __init__(
         self,
         clock_ms: Callable[[], int] | None = None,
@@ -55,7 +57,7 @@ class SqsServer:
     ) -> None:
         self._clock_ms, self._manual = clock_ms or wall_ms, clock_ms is not None
         self._port, self._region, self._receive_max = port, region, receive_max
-        self.faults = Faults()
+        self.faults: Faults = Faults()
         self.log: list[Request] = []
         self.requests: Counter[str] = Counter()
         self._started = threading.Event()

@@ -50,6 +50,9 @@ def _release(model: Model, row: ScreenRow, reason: str) -> str:
 class Holding(Screen):
     """A screen with the keys that hold a breaker, for the time that `lasts` chooses, and release it."""
 
+    lasts: int
+    acts: Sequence[KeyAction]
+
     def __init__(self) -> None:
         super().__init__()
         self.lasts = 0
@@ -91,7 +94,7 @@ class Holding(Screen):
 class FlowScreen(Holding):
     name: ClassVar[str] = "flow"
     id: ClassVar[str] = "dependency"
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("dependency", shrinks=True),
         Column("breaker"),
         Column("until"),

@@ -39,8 +39,11 @@ def _said(of: Annotation, now_ms: int) -> str | None:
 
 
 class GroupsScreen(Screen):
+    reads: bool
+    studies: bool
+
     name: ClassVar[str] = "groups"
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("count"),
         Column("error", shrinks=True),
         Column("task", shrinks=True),
@@ -92,7 +95,15 @@ class GroupReading(NamedTuple):
 
 
 class GroupDetail(Screen):
-    columns = (*DEAD_COLUMNS[:1], *DEAD_COLUMNS[2:])
+    reads: bool
+    studies: bool
+    fingerprint: str
+    task: str
+
+    columns: tuple[Column, ...] = (
+        *DEAD_COLUMNS[:1],
+        *DEAD_COLUMNS[2:],
+    )
     acts = ACTS
     reads, studies = False, True
 

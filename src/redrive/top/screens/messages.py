@@ -110,6 +110,7 @@ class MessageList(NamedTuple):
 class MessagesScreen(Screen):
     """The messages of one lane, at first the dead ones; `l` changes to the next lane. The filter is a selector."""
 
+    lane: Lane
     name: ClassVar[str] = "messages"
     asks_store: ClassVar[bool] = True
     acts = ACTS

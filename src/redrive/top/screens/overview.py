@@ -40,7 +40,7 @@ class OverviewScreen(Screen):
     """Rows of needs, holds, failures, runs and the worst queues; Enter opens the screen of each."""
 
     name: ClassVar[str] = "overview"
-    columns = (Column("area"), Column("text", "what", shrinks=True))
+    columns: tuple[Column, ...] = (Column("area"), Column("text", "what", shrinks=True))
     studies = True
 
     def read(self, model: Model) -> QueueCounts:

@@ -29,10 +29,16 @@ def _apply(model: Model, row: ScreenRow, reason: str) -> Screen:
 class PlanScreen(Text):
     """A new plan of a selector's messages. Changing the canary or the rate makes another plan."""
 
+    reads: bool
+    studies: bool
+    canary: int
+    rate: int
+    stop: int
+    slow_start: bool
     name: ClassVar[str] = "plan"
     once: ClassVar[bool] = True
     reads, studies = False, True
-    acts = (
+    acts: tuple[KeyAction] = (
         KeyAction("A", "apply", lambda row: f"the plan: move {count(row['total'], 'message')}", _apply,
             lambda row: row["total"] > 0, lambda row: int(row["total"])),
     )  # fmt: skip

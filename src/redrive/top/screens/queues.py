@@ -85,7 +85,7 @@ ACTS = (
 class QueuesScreen(Screen):
     name: ClassVar[str] = "queues"
     id: ClassVar[str] = "queue"
-    columns = (
+    columns: tuple[Column, *tuple[Column, ...], Column, Column, Column, Column, Column, Column] = (
         Column("queue", shrinks=True),
         *(Column(lane, {"leased": "running"}.get(lane), spare=5 * (lane == "parked")) for lane in _LANES),
         Column("oldest"),

@@ -73,7 +73,7 @@ ACTS = (
 
 class RunsScreen(Screen):
     name: ClassVar[str] = "runs"
-    columns = (
+    columns: tuple[Column, Column, *tuple[Column, ...], Column, Column, Column, Column, Column] = (
         Column("id"),
         Column("state", shrinks=True),
         *(Column(name) for name in _COUNTS[:4]),

@@ -46,6 +46,8 @@ class WorkersScreen(Screen):
 
 
 class WorkerDetail(Text):
+    worker: str
+
     def __init__(self, id: str, worker: str) -> None:
         super().__init__()
         self._id, self.worker = id, worker

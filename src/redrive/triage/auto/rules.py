@@ -5,8 +5,8 @@ All rules are in the cell `rules`, so one read returns all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -33,7 +33,7 @@ class Rule(Struct, frozen=True, omit_defaults=True):
 
 Versioned = tuple[int, dict[str, Rule]]
 _decode = msgspec.json.Decoder(dict[str, Rule]).decode
-encode = msgspec.json.Encoder().encode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 
 
 def rules(store: Store) -> dict[str, Rule]:

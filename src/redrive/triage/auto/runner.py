@@ -74,13 +74,17 @@ class Assignment(NamedTuple):
 class Memory:
     """The memory of this process about a scope between ticks; if lost, the messages are read again."""
 
+    assignment: Assignment
+    scan: Scan
+    wake_ms: int
+
     __slots__ = ("assignment", "held", "release_ms", "scan", "shut_until_ms", "wake_ms")
 
     def __init__(self, app: Registry, assignment: Assignment) -> None:
         self.assignment, self.scan, self.wake_ms = assignment, Scan(app, assignment.where), 0
         self.held: Sequence[str] = ()  # dependencies that hold every due message
-        self.release_ms = 0  # when the messages held by dependencies are read again
-        self.shut_until_ms = 0  # until this time only the gates are checked, and no messages read
+        self.release_ms: int = 0  # when the messages held by dependencies are read again
+        self.shut_until_ms: int = 0  # until this time only the gates are checked, and no messages read
 
 
 class AutoRunner:

@@ -165,6 +165,10 @@ class Scan:
 class Walk:
     """A walk through dead messages, in the order of their deaths."""
 
+    limit: int
+    where: Filter
+    going: bool
+
     def __init__(self, where: Filter, *, going: bool = False) -> None:
         self.where, self.going = where, going
         self.cursor: str | None = None

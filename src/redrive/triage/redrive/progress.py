@@ -51,6 +51,10 @@ AWAY_MS = 15 * 86_400_000  # ms after which a message that cannot be looked up i
 class UnitOfWork:
     """The writes of one tick of a run, made in one commit."""
 
+    state: RunState
+    id: str
+    now_ms: int
+
     def __init__(self, id: str, before: RunState, cell: Cell, now_ms: int, owner: str) -> None:
         """`before` is the state of the run as `cell` holds it; `owner` is the runner that has the lease now."""
         self.id, self.state, self.now_ms = id, replace(before, owner=owner), now_ms
@@ -122,6 +126,8 @@ class Progress:
     Marks are cached between ticks: call `forget` if a unit of work was not committed, or if another runner may have
     written.
     """
+
+    id: str
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self.id = store, id

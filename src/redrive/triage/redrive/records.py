@@ -13,8 +13,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -40,7 +41,7 @@ UNNAMED_KEPT_MS = 3_600_000  # ms that the cells of an automatic run are kept af
 STORY_MAX = 500  # most lines of a story: the first hundred and the last ones are kept
 FAILURES_MAX = 1000  # most failures stored with their errors
 
-encode = msgspec.json.Encoder().encode  # for the values of all these cells
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode  # for the values of all these cells
 
 
 # -- the plan
@@ -340,8 +341,8 @@ def failures_cell(id: str) -> str:
     return f"run/{id}/failed"
 
 
-decode_state = msgspec.json.Decoder(RunState).decode
-decode_index = msgspec.json.Decoder(Index).decode
+decode_state: Callable[[bytes | str], RunState] = msgspec.json.Decoder(RunState).decode
+decode_index: Callable[[bytes | str], Index] = msgspec.json.Decoder(Index).decode
 _lines = msgspec.json.Decoder(list[Line]).decode
 _failures = msgspec.json.Decoder(list[Failure]).decode
 

@@ -90,6 +90,8 @@ class Run:
     """A redrive run. Every property reads the store again and may raise StoreError. Pause, resume, cancel, undo and
     approve take effect with the next tick of its runner, within about a second."""
 
+    id: str
+
     def __init__(self, store: Store, id: str, app: Registry | None = None) -> None:
         self.id, self._store, self._app = id, store, app
 

@@ -63,6 +63,10 @@ class Runner:
     The gates of the run need the app; a runner without an app moves nothing.
     """
 
+    moves: bool
+    id: str
+    carries: bool
+
     def __init__(self, store: Store, id: str, owner: str, notice: Notify, app: Registry | None = None) -> None:
         self._store, self.id, self._owner, self._notice, self._app = store, id, owner, notice, app
         self._plan: Plan | None = None
@@ -140,7 +144,8 @@ class Runner:
 
     def _leave(self) -> None:
         self._progress.forget()
-        self.moves = self.carries = False
+        self.moves = False
+        self.carries: bool = False
 
     def _advance(self, work: UnitOfWork, plan: Plan) -> float:
         self._progress.record(work)

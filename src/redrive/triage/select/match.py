@@ -54,6 +54,9 @@ class Candidate:
     """A message to match. `fault` is the fault that the message died of; None if it died without one. `hosts` has the
     hosts of workers by their names."""
 
+    message: Message
+    now_ms: int
+
     __slots__ = ("_decoded", "body", "fault", "hosts", "message", "now_ms")
 
     def __init__(
@@ -64,9 +67,9 @@ class Candidate:
         body: bytes | Unknown = Unknown.BODY,
         hosts: Mapping[str, str] = {},
     ) -> None:
-        self.hosts = hosts
+        self.hosts: Mapping[str, str] = hosts
         self.message, self.now_ms, self._decoded = message, now_ms, False
-        self.fault = fault if message.faults else None
+        self.fault: Fault | Unknown | None = fault if message.faults else None
         self.body: Any = message.body if message.content != BLOB else body
 
     def args(self, field: str = "args") -> Any:

@@ -39,6 +39,10 @@ class _Mistake(NamedTuple):
 class Attempt:
     """An edit of one message, as typed in the form. Raises Problem if that message cannot be edited at all."""
 
+    editor: Editor
+    message: Message
+    posted: bool
+
     def __init__(self, ask: PageRequest, id: str) -> None:
         ask.user.need(Permission.VIEW_BODIES)
         self._ask, self.editor = ask, Editor(ask.store, ask.registry)

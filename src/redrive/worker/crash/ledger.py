@@ -85,12 +85,16 @@ class CrashSlots:
     lost.
     """
 
+    name: str
+    same_boot: bool
+    started: list[Started] | None
+
     def __init__(self, name: str, file: int, place: str) -> None:
         self.name, self._file = name, file
-        self.worker = f"{place}/{name}"
+        self.worker: str = f"{place}/{name}"
         left = self._left = _read(file)
         self.same_boot, self.started = left.same_boot, left.started
-        self.last = left.last or self.worker
+        self.last: str = left.last or self.worker
         self._map: Any = None
 
     def crash(self) -> Crash:

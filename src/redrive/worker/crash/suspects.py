@@ -35,6 +35,8 @@ class Suspects:
     second argument. `start` and `finish` are those of the executors; `resume` is called when the others may go on.
     """
 
+    holding_since_s: float
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

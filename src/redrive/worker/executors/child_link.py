@@ -22,6 +22,8 @@ from .ipc import READ_BYTES, Checkpoint, CheckpointAnswer, ChildWork, FrameDecod
 class ChildLink:
     """A child's channel to the worker. Any thread may send and wait for an answer; one thread at a time reads."""
 
+    over: bool
+
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         channel.setblocking(False)  # required by an event loop that reads the channel

@@ -45,6 +45,16 @@ class Child:
     """A child: idle, or with executions; several only if they are suspects. Used by one thread, which must live as long
     as the child: on Linux the child ends with it."""
 
+    over: bool
+    asked_where: bool
+    process: subprocess.Popen[bytes]
+    most: int
+    number: int
+    retired: bool
+    leave_at_s: float
+    kill_at_s: float
+    channel: socket.socket
+
     def __init__(self, memory: int | None, *, suspects: bool = False) -> None:
         self.memory = memory
         self.suspects = suspects  # True if the child was started for suspects, or runs some

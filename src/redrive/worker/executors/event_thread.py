@@ -23,6 +23,8 @@ class EventThread:
     The thread starts with the first call.
     """
 
+    closing: bool
+
     def __init__(self, name: str, round: Callable[[], float | None]) -> None:
         self._name, self._round = name, round
         self._calls: deque[Callable[[], None]] = deque()

@@ -33,7 +33,7 @@ class Executors:
         processes: Callable[[Callable[[Execution], None]], ProcessExecutor] | None,
     ) -> None:
         self._loop = loop
-        self.tasks = TaskExecutor(loop, finish, self.start, held, slots, margin_s, out_of_reach)
+        self.tasks: TaskExecutor = TaskExecutor(loop, finish, self.start, held, slots, margin_s, out_of_reach)
         self._threads = ThreadExecutor(threads_max, finish, self.start, slots)
         self._processes = None if processes is None else processes(self.start)
         self.tasks.watch()

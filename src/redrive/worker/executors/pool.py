@@ -25,6 +25,8 @@ class Waiting(NamedTuple):
 class ChildPool:
     """The children with one memory limit: at most `limit` for isolated executions and `suspects_max` for suspects."""
 
+    memory: int | None
+
     def __init__(self, memory: int | None, limit: int, suspects_max: int) -> None:
         self.memory, self._limit, self._suspects_max = memory, limit, suspects_max
         self.children: list[Child] = []
@@ -32,7 +34,7 @@ class ChildPool:
         self.isolated: deque[Execution] = deque()  # isolated executions that wait for a child
         self.suspects: list[Waiting] = []
         self.failures = 0  # children in a row that could not start
-        self.not_before_s = 0.0
+        self.not_before_s: float = 0.0
 
     @property
     def starting(self) -> int:

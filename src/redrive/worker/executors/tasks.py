@@ -27,6 +27,8 @@ class TaskExecutor:
     a coroutine is cancelled, unless the store is `out_of_reach` of all workers, as none can claim it then.
     """
 
+    turned_s: float
+
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,

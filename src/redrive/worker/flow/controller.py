@@ -37,6 +37,8 @@ _number = numbers()
 class Flow:
     """The flow control of one worker. `notice(name, text, about)` reports transitions to observers."""
 
+    weighted: set[str]
+
     def __init__(self, app: Registry, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
         self._tasks, self._store = app.tasks, store
         self._worker = f"{worker}/{next(_number)}"  # unique in the fleet: without identities all workers have one name
@@ -44,7 +46,7 @@ class Flow:
         self.weighted = self._guards.weighted  # not empty: an error of a rate's `cost` may end a message without a run
         self._shared = SharedState(self._guards, store, self._worker, notice)
         self._sharing: set[LimitState] = set()  # guards with adaptive concurrency that have running calls here
-        self.claims = ClaimLimits(self._guards, self._shared, store, self._worker)
+        self.claims: ClaimLimits = ClaimLimits(self._guards, self._shared, store, self._worker)
 
     def __bool__(self) -> bool:
         return bool(self._guards)

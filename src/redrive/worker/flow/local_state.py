@@ -24,6 +24,19 @@ QUEUE, TASK, RATE = "queue:", "task:", ":rate"  # prefixes and a suffix in the n
 class LimitState:
     """The guard of one dependency, or of one key of it: its state as last read, and the evidence since that."""
 
+    about: str
+    cell: str
+    d: Dependency
+    exhausted_ms: int
+    pace_ms: float
+    promised: int
+    read_ms: float
+    running: int
+    seen: PendingEvidence
+    state: DependencyState
+    taken_ms: float
+    turn: int
+
     __slots__ = (
         "about",
         "cell",
@@ -48,8 +61,9 @@ class LimitState:
         self.version: int | None = 0  # None: unknown after a swap
         self.seen = PendingEvidence()
         self.running, self.pace_ms, self.exhausted_ms = 0, 50.0, 0
-        self.pool = self.promised = 0  # tokens taken and not used yet, and how many of them are promised to claims
-        self.each = 0.0  # with weights: the permits that each of these tokens stands for
+        self.pool: int = 0  # tokens taken and not used yet
+        self.promised: int = 0  # how many of them are promised to claims
+        self.each: float = 0.0  # with weights: the permits that each of these tokens stands for
         self.taken_ms, self.turn = 0.0, 0  # the time at which the tokens were taken, and the turn of the breaker then
 
     def saw(self, cell: Cell | None, now_ms: int) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FRESH_MS = 250  # age in ms from which a copy of a cell is read again; also the ms between two writes of counts
 NAMES = "flow"  # the key of the cell that lists the dependencies' names
-names_of = msgspec.json.Decoder(list[str]).decode
+names_of: Callable[[bytes | str], list[str]] = msgspec.json.Decoder(list[str]).decode
 LOCAL_MS = 1000  # ms for which a worker uses only its copies after the cells could not be reached
 TRIES = 20  # tries of a swap that other workers win each time, after which the worker uses its copy
 EXHAUSTED_EVERY_MS = 60_000  # ms between two notices of one worker that a dependency's budget is spent
@@ -44,6 +44,9 @@ _NOTICES = {
 
 class SharedState:
     """Reads and writes the states of a worker's guards. `notice(name, text, about)` reports transitions."""
+
+    flush_ms: float
+    last_ms: int
 
     def __init__(self, guards: LimitStates, store: Store, worker: str, notice: Callable[[str, str, str], None]) -> None:
         self._guards, self._store, self._worker, self._notice = guards, store, worker, notice

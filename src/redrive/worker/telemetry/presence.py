@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from ...events import Notify
@@ -19,6 +20,8 @@ class WorkerPresence(Service):
     runs that it carries out. `drain` is called when a person requests it; `renewed` after each write of the record. A
     hang that `hangs` detects is written at once. The store thread adds the durations of its exchanges to `trips`, in
     seconds."""
+
+    trips: deque[float]
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class WorkerPresence(Service):
         self._carried, self._hangs = carried, hangs
         self._lag, self._claims = LoopLag(), RateMeter()
         self._was_draining, self._hang = False, hangs.hang
-        self.keeper = Keeper(store, self.sample, notice, counts_trips=False, drain=drain, renewed=renewed)
+        self.keeper: Keeper = Keeper(store, self.sample, notice, counts_trips=False, drain=drain, renewed=renewed)
         self.trips = self.keeper.trips
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:

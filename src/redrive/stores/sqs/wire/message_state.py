@@ -7,6 +7,9 @@ visibility changes. Records are read only for messages received before, so a fir
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 from msgspec.structs import replace
 
@@ -49,8 +52,8 @@ class MessageState(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     id: str | None = None  # id of a foreign message, whose body has none of redrive's
 
 
-encode = msgspec.json.Encoder().encode
-decode = msgspec.json.Decoder(MessageState).decode
+encode: Callable[[Any], bytes] = msgspec.json.Encoder().encode
+decode: Callable[[bytes | str], MessageState] = msgspec.json.Decoder(MessageState).decode
 
 
 def state_of(message: Message, *, receives: int = 0, alone: int = 0) -> MessageState:
