@@ -75,3 +75,24 @@ def test_a_tag_reaches_the_test_index_before_the_index() -> None:
 def test_each_page_says_what_works_before_an_index_has_redrive() -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts/index_notes", "--check"], capture_output=True, text=True)
     assert done.returncode == 0, f"run scripts/index_notes: {done.stdout}"
+
+
+def test_each_surface_is_as_its_list_says() -> None:
+    done = subprocess.run([sys.executable, ROOT / "scripts/surfaces.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, (
+        f"if you meant it, run scripts/surfaces.py, and tell users in CHANGELOG.md:\n{done.stdout}"
+    )
+
+
+def test_a_difference_from_the_lists_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    surfaces = load("scripts/surfaces.py")
+    for file in surfaces.FOLDER.iterdir():
+        (tmp_path / file.name).write_text(file.read_text())
+    settings = tmp_path / "settings.txt"
+    settings.write_text(settings.read_text().replace("lease_s: float", "lease_s: int"))
+    monkeypatch.setattr(surfaces, "FOLDER", tmp_path)
+    monkeypatch.setattr(surfaces, "SURFACES", {"settings": surfaces.settings})
+    assert surfaces.main(["--check"]) == 1
+    assert capsys.readouterr().out == "settings: -lease_s: int = …\nsettings: +lease_s: float = …\n"
