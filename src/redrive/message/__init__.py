@@ -54,6 +54,7 @@ from .message import (
     Lane,
     Message,
     PutResult,
+    WaitFields,
     is_closed,
 )
 from .triage import (
@@ -66,6 +67,7 @@ from .triage import (
     Counts,
     Discard,
     DueCount,
+    Edit,
     FailureGroup,
     Filter,
     Group,
@@ -123,6 +125,7 @@ __all__ = [
     "Discard",
     "Draft",
     "DueCount",
+    "Edit",
     "Exchange",
     "FailureGroup",
     "Filter",
@@ -153,6 +156,7 @@ __all__ = [
     "Started",
     "Swap",
     "Verdict",
+    "WaitFields",
     "decoded",
     "is_closed",
     "is_label_name",

@@ -31,7 +31,9 @@ LOOK_EVERY_S = 0.01  # how often a waiting thread reads `clock_ms`, a clock set 
 class RedisNamespace(Store):
     """The parts that all of the Redis store shares: session, waits and clock."""
 
-    traits = Traits(name="redis", groups_by=REDIS_GROUPS_BY, batches=True, hastens=True, takes_over=True, replaces=True)
+    traits = Traits(
+        name="redis", groups_by=REDIS_GROUPS_BY, batches=True, hastens=True, edits=True, takes_over=True, replaces=True
+    )
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:
         self.failpoint: Callable[[str], None] = no_failpoint  # tests set one that kills the process or raises
