@@ -24,6 +24,7 @@ SEALED = "sealed+"  # prefix of the content of a message with an encrypted body
 ENVELOPE = b"\xd7rd1"  # prefix of encrypted bytes
 HELD = "held"  # reason of a dead message that is held for a person: its policy says so once its retries are used up
 DAMAGED = "damaged"  # reason of a message quarantined because its row is unreadable
+UNWATCHED = "@-"  # in the field `run`, after the id of a run that does not await what becomes of the message
 AFTER = "@"  # in the field `run`, between the id of a run that made the message due and the attempts that it had
 FAULTS_KEPT_EACH_END = 10  # from each end of a message's history so many faults are kept
 
@@ -205,6 +206,11 @@ class Message(Struct, frozen=True, gc=False):
     def run_id(self) -> str | None:
         """The id of the run that last moved the message."""
         return None if self.run is None else self.run.partition(AFTER)[0]
+
+    @property
+    def watched_by(self) -> str | None:
+        """The id of the run that last moved the message and awaits what becomes of it."""
+        return None if self.run is None or UNWATCHED in self.run else self.run_id
 
     @property
     def run_attempts(self) -> int:

@@ -44,11 +44,11 @@ def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, 
 
     There is one outcome for each move, as free deliveries do not raise the attempt.
     """
-    if message.run_id is None or first_outcome(message, settlement.decision) is None:
+    if message.watched_by is None or first_outcome(message, settlement.decision) is None:
         return settlement
     first = _redrive_outcome(settlement.decision, settlement.fault, now_ms)
     value = msgspec.json.encode(first if texts else msgspec.structs.replace(first, text=""))
-    swap = Swap(cell_of(message.run_id, message.id), 0, value, KEPT_MS)
+    swap = Swap(cell_of(message.watched_by, message.id), 0, value, KEPT_MS)
     return msgspec.structs.replace(settlement, swaps=(*settlement.swaps, swap))
 
 
@@ -74,9 +74,9 @@ def of_dead(message: Message) -> RedriveOutcome:
 def swap_of_dead(message: Message) -> Swap | None:
     """Return the swap with the redrive outcome of a message that died without a settlement, if a redrive run moved it.
     Write it before anyone can redrive the message."""
-    if message.run_id is None:
+    if message.watched_by is None:
         return None
-    return Swap(cell_of(message.run_id, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
+    return Swap(cell_of(message.watched_by, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
 
 
 def _redrive_outcome(decision: Decision, fault: Fault | None, now_ms: int) -> RedriveOutcome:

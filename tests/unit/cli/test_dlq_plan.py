@@ -99,6 +99,10 @@ def test_a_plan_for_programs_says_all_of_it_and_moves_nothing(redrive: Call, sto
         "gates": {"breaker": True, "health": None, "approval": None, "window": "22:00-06:00"},
         "note": "N",
         "hurry": False,
+        "edit": False,
+        "priority": None,
+        "deadline_s": None,
+        "cancel": False,
     }
     assert store.counts().dead == 3
 

@@ -1,4 +1,4 @@
-"""Rules for waiting messages whose queue, priority, deadline or due time is changed, or that are cancelled, by a run."""
+"""Rules for waiting messages whose queue, priority, deadline or due time a run changes, or which it cancels."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class EditRules(Contract):
 
     @takes("edits", "cells")
     @pytest.mark.parametrize("ends", [False, True])
-    def test_it_is_one_commit_with_the_swaps(self, store: Store, ends: bool) -> None:
+    def test_an_edit_is_one_commit_with_the_swaps(self, store: Store, ends: bool) -> None:
         id = put_one(store)
         before = look(store, id)
         verdict = Edit("r", cancel=True) if ends else Edit("r", (WaitFields(priority=0),))

@@ -140,8 +140,9 @@ class Progress:
         """Remember the last committed batch: the position after it, and for each message whether it was moved."""
         self._tried = at, moved
 
-    def record(self, work: UnitOfWork) -> None:
-        """Mark which messages of the last batch were moved; if another runner committed it, look that up."""
+    def record(self, work: UnitOfWork, *, unwatched: bool = False) -> None:
+        """Mark which messages of the last batch were moved; if another runner committed it, look that up. `unwatched`:
+        they are done then, as the run awaits no outcomes."""
         state = work.state
         if state.known == state.at:
             return
@@ -150,10 +151,15 @@ class Progress:
         else:
             moved = self._tried[1]
         for position, done in zip(range(state.known, state.at), moved, strict=True):
-            self._mark(work, position, PlanMark.WAITING if done else PlanMark.CHANGED)
+            mark = PlanMark.DONE if unwatched else PlanMark.WAITING
+            self._mark(work, position, mark if done else PlanMark.CHANGED)
         count = sum(moved)
         work.state = replace(
-            state, known=state.at, moved=state.moved + count, changed=state.changed + len(moved) - count
+            state,
+            known=state.at,
+            moved=state.moved + count,
+            done=state.done + (count if unwatched else 0),
+            changed=state.changed + len(moved) - count,
         )
         self._tried = None
 
@@ -247,7 +253,11 @@ class Progress:
 
     def waiting_in(self, work: UnitOfWork, n: int) -> list[int]:
         """Return the offsets in chunk n of messages that wait for their outcome."""
-        return [k for k, mark in enumerate(self._marks(work, n)) if mark == ord(PlanMark.WAITING)]
+        return self.marked_in(work, n, PlanMark.WAITING)
+
+    def marked_in(self, work: UnitOfWork, n: int, mark: PlanMark) -> list[int]:
+        """Return the offsets in chunk n of messages with this mark."""
+        return [k for k, each in enumerate(self._marks(work, n)) if each == ord(mark)]
 
     def _count(self, work: UnitOfWork, n: int, k: int, first: redrive_outcome.RedriveOutcome) -> None:
         done = first.outcome == redrive_outcome.DONE
@@ -322,9 +332,14 @@ class Progress:
     def returned(self, work: UnitOfWork, n: int, offsets: Iterable[int]) -> None:
         """Mark the messages at these offsets of chunk n as returned by an undo."""
         for k in offsets:
-            self._marks(work, n)[k] = ord(PlanMark.RETURNED)
-            self._no_longer_waits(work, n)
-            work.state = replace(work.state, moved=work.state.moved - 1, returned=work.state.returned + 1)
+            marks, state = self._marks(work, n), work.state
+            done = marks[k] == ord(PlanMark.DONE)  # of a run that awaits no outcomes
+            marks[k] = ord(PlanMark.RETURNED)
+            if done:
+                work.changed.add(n)
+            else:
+                self._no_longer_waits(work, n)
+            work.state = replace(state, moved=state.moved - 1, done=state.done - done, returned=state.returned + 1)
 
 
 def as_planned(message: Message | None, handle: Handle, run: str) -> bool:
@@ -332,6 +347,8 @@ def as_planned(message: Message | None, handle: Handle, run: str) -> bool:
     run has moved it, only an undo can restore that."""
     if message is None or message.handle[:3] != handle[:3]:
         return False
+    if handle.wait is not None:
+        return message.fence == handle.fence and message.run is None
     return handle.fence is None or (message.fence == handle.fence and message.run_id != run)
 
 
