@@ -208,11 +208,6 @@ class Message(Struct, frozen=True, gc=False):
         return None if self.run is None else self.run.partition(AFTER)[0]
 
     @property
-    def watched_by(self) -> str | None:
-        """The id of the run that last moved the message and awaits what becomes of it."""
-        return None if self.run is None or UNWATCHED in self.run else self.run_id
-
-    @property
     def run_attempts(self) -> int:
         """The attempts that the message had in its present life when the run moved it: 0 after a redrive."""
         attempts = (self.run or "").partition(AFTER)[2]

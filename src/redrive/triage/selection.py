@@ -251,8 +251,7 @@ class Selection:
         (a SelectorError for lanes that do not go together), ValueError or TypeError for a bad value, StoreError, and
         Unsupported for waiting messages without `traits.hastens` or `traits.edits`.
         """
-        from .redrive.options import is_edit
-        from .redrive.plan import PlanHandle
+        from .redrive.plan import PlanHandle, is_edit
 
         waiting = of_waiting(self.node)
         edit = bool(waiting) and is_edit(options, scheduled=waiting == {"scheduled"})

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ..fault import Fault
-from ..message import SEALED, Ack, Decision, Message, RetryAt, Settlement, Swap
+from ..message import SEALED, UNWATCHED, Ack, Decision, Message, RetryAt, Settlement, Swap
 
 KEPT_MS = 90 * 86_400_000  # ms for which an outcome is stored if no redrive run counts it
 TEXT_MAX = 200
@@ -44,19 +44,19 @@ def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, 
 
     There is one outcome for each move, as free deliveries do not raise the attempt.
     """
-    if message.watched_by is None or first_outcome(message, settlement.decision) is None:
+    if message.run_id is None or first_outcome(message, settlement.decision) is None:
         return settlement
     first = _redrive_outcome(settlement.decision, settlement.fault, now_ms)
     value = msgspec.json.encode(first if texts else msgspec.structs.replace(first, text=""))
-    swap = Swap(cell_of(message.watched_by, message.id), 0, value, KEPT_MS)
+    swap = Swap(cell_of(message.run_id, message.id), 0, value, KEPT_MS)
     return msgspec.structs.replace(settlement, swaps=(*settlement.swaps, swap))
 
 
 def first_outcome(message: Message, decision: Decision) -> str | None:
     """Return how the first counted run of the message's life, or since a run made it due, ended: done or failed. None
-    if this was not that run."""
+    if this was not that run, or the run does not await it."""
     free = isinstance(decision, RetryAt) and (decision.crashed or not decision.counts)
-    if free or message.attempt > message.run_attempts + 1:
+    if free or message.attempt > message.run_attempts + 1 or UNWATCHED in (message.run or ""):
         return None
     return DONE if isinstance(decision, Ack) else FAILED
 
@@ -74,9 +74,9 @@ def of_dead(message: Message) -> RedriveOutcome:
 def swap_of_dead(message: Message) -> Swap | None:
     """Return the swap with the redrive outcome of a message that died without a settlement, if a redrive run moved it.
     Write it before anyone can redrive the message."""
-    if message.watched_by is None:
+    if message.run_id is None or UNWATCHED in (message.run or ""):
         return None
-    return Swap(cell_of(message.watched_by, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
+    return Swap(cell_of(message.run_id, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
 
 
 def _redrive_outcome(decision: Decision, fault: Fault | None, now_ms: int) -> RedriveOutcome:

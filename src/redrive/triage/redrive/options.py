@@ -192,14 +192,10 @@ LIFE: Final = ("attempts", "to_queue", "keep_deadline")  # options for the new l
 EDITS: Final = ("priority", "deadline", "cancel")  # options that only an edit of what waits has
 NEVER_EDITED: Final = ("attempts", "keep_deadline")  # options of a redrive that an edit has not
 
-
-def is_edit(options: PlanOptions, *, scheduled: bool) -> bool:
-    """Return whether a plan with these options over waiting messages is an edit. `scheduled`: none of them is due, so
-    that a delay alone is no edit: the plan gives them another due time."""
-    given: Mapping[str, Any] = options
-    if any(given.get(name) is not None for name in ("priority", "deadline", "to_queue")) or given.get("cancel"):
-        return True
-    return not scheduled and any(given.get(name) not in (None, 0, "0s") for name in ("delay", "spread"))
+_UNFIT: Final = {
+    True: "; only a plan over lane:ready, lane:scheduled or lane:parked changes what waits",
+    False: ", and its deadline unless deadline= says another",
+}
 
 
 def read_settings(*, hurry: bool = False, edit: bool = False, **options: Unpack[PlanOptions]) -> RedriveSettings:
@@ -213,29 +209,18 @@ def read_settings(*, hurry: bool = False, edit: bool = False, **options: Unpack[
         raise TypeError(f"gates {gates!r} is refused: expected Gates, such as Gates(window='22:00-06:00')")
     fields = {option.field: option.read(given.get(option.name, option.default)) for option in OPTIONS}
     settings = RedriveSettings(gates=gates, note=given.get("note", ""), hurry=hurry, edit=edit, **fields)
-    _refuse_unfit(settings)
-    return settings
-
-
-def _refuse_unfit(settings: RedriveSettings) -> None:
-    """Raise ConfigError if the settings do not fit the kind of the plan, or each other."""
-    fields = {option.name: getattr(settings, option.field) for option in OPTIONS}
+    values = {option.name: getattr(settings, option.field) for option in OPTIONS}
     said = [
-        name for name, value in fields.items() if value or (name in EDITS and value is not None and value is not False)
+        name for name, value in values.items() if value or (name in EDITS and value is not None and value is not False)
     ]
     at_rest = not (settings.hurry or settings.edit)
     for name in (name for name in said if name in (EDITS if at_rest else NEVER_EDITED)):
         why = "what is dead or done gets a new life" if at_rest else "a waiting message keeps its attempts"
-        raise ConfigError(f"{name}={fields[name]!r}; {why}{_UNFIT[at_rest]}")
+        raise ConfigError(f"{name}={values[name]!r}; {why}{_UNFIT[at_rest]}")
     beside = [name for name in said if name in ("priority", "deadline", "to_queue", "delay", "spread")]
     if settings.cancel and beside:
-        raise ConfigError(f"{beside[0]}={fields[beside[0]]!r}; what is cancelled has no more of that")
-
-
-_UNFIT: Final = {
-    True: "; only a plan over lane:ready, lane:scheduled or lane:parked changes what waits",
-    False: ", and its deadline unless deadline= says another",
-}
+        raise ConfigError(f"{beside[0]}={values[beside[0]]!r}; what is cancelled has no more of that")
+    return settings
 
 
 def settings_words(settings: RedriveSettings) -> Iterator[str]:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -41,6 +42,15 @@ NAMES_MAX, OTHERS = 1000, "…"  # most queues, or tasks, that are counted by na
 AGES = ("<1h", "<6h", "<1d", "<7d", "<30d", ">=30d")  # ranges of time since death
 _AGES_MS = [hours * 3_600_000 for hours in (1, 6, 24, 7 * 24, 30 * 24)]
 CANARY_S = 1.0  # seconds until the outcomes of a canary, for the estimate
+
+
+def is_edit(options: PlanOptions, *, scheduled: bool) -> bool:
+    """Return whether a plan with these options over waiting messages is an edit. `scheduled`: none of them is due, so
+    that a delay alone is no edit: the plan gives them another due time."""
+    given: Mapping[str, Any] = options
+    if any(given.get(name) is not None for name in ("priority", "deadline", "to_queue")) or given.get("cancel"):
+        return True
+    return not scheduled and any(given.get(name) not in (None, 0, "0s") for name in ("delay", "spread"))
 
 
 class PlanHandle:

@@ -236,7 +236,7 @@ class Progress:
             self._searched_ms = 0 if recovered else work.now_ms  # there are probably more lost ones
 
     def _count_chunk(self, work: UnitOfWork, n: int) -> None:
-        offsets = self.waiting_in(work, n)
+        offsets = self.marked_in(work, n, PlanMark.WAITING)
         keys = [redrive_outcome.cell_of(self.id, self.chunk(n)[k].id) for k in offsets]
         cells = self._store.cells.read(keys)
         self._remove_sent(work, [self.chunk(n)[k].id for k, cell in zip(offsets, cells, strict=True) if cell])
@@ -250,10 +250,6 @@ class Progress:
         for id, cell in zip(ids, self._sent(ids), strict=True):
             if cell is not None and (key := sent_cell(self.id, id)) not in work.removed:
                 work.remove(key, cell)
-
-    def waiting_in(self, work: UnitOfWork, n: int) -> list[int]:
-        """Return the offsets in chunk n of messages that wait for their outcome."""
-        return self.marked_in(work, n, PlanMark.WAITING)
 
     def marked_in(self, work: UnitOfWork, n: int, mark: PlanMark) -> list[int]:
         """Return the offsets in chunk n of messages with this mark."""
@@ -284,7 +280,7 @@ class Progress:
         moved them. Each call checks the next part of a chunk, messages before outcomes. Returns how many it marked."""
         last, after = divmod(self._lost_at, CHUNK)
         n = next((n for n in numbers if n >= last), numbers[0])
-        offsets = [k for k in self.waiting_in(work, n) if n != last or k >= after][:FIND_MAX]
+        offsets = [k for k in self.marked_in(work, n, PlanMark.WAITING) if n != last or k >= after][:FIND_MAX]
         self._lost_at = n * CHUNK + offsets[-1] + 1 if len(offsets) == FIND_MAX else (n + 1) * CHUNK
         messages = self._store.find([self.chunk(n)[k].id for k in offsets])
         gone = [k for k, message in zip(offsets, messages, strict=True) if _left(message, self.id, self.chunk(n)[k])]
