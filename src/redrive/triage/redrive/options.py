@@ -191,7 +191,6 @@ OPTIONS: Final = (
 LIFE: Final = ("attempts", "to_queue", "keep_deadline")  # options for the new life that only a redrive gives
 EDITS: Final = ("priority", "deadline", "cancel")  # options that only an edit of what waits has
 NEVER_EDITED: Final = ("attempts", "keep_deadline")  # options of a redrive that an edit has not
-
 _UNFIT: Final = {
     True: "; only a plan over lane:ready, lane:scheduled or lane:parked changes what waits",
     False: ", and its deadline unless deadline= says another",
@@ -209,17 +208,14 @@ def read_settings(*, hurry: bool = False, edit: bool = False, **options: Unpack[
         raise TypeError(f"gates {gates!r} is refused: expected Gates, such as Gates(window='22:00-06:00')")
     fields = {option.field: option.read(given.get(option.name, option.default)) for option in OPTIONS}
     settings = RedriveSettings(gates=gates, note=given.get("note", ""), hurry=hurry, edit=edit, **fields)
-    values = {option.name: getattr(settings, option.field) for option in OPTIONS}
-    said = [
-        name for name, value in values.items() if value or (name in EDITS and value is not None and value is not False)
-    ]
-    at_rest = not (settings.hurry or settings.edit)
-    for name in (name for name in said if name in (EDITS if at_rest else NEVER_EDITED)):
-        why = "what is dead or done gets a new life" if at_rest else "a waiting message keeps its attempts"
-        raise ConfigError(f"{name}={values[name]!r}; {why}{_UNFIT[at_rest]}")
-    beside = [name for name in said if name in ("priority", "deadline", "to_queue", "delay", "spread")]
-    if settings.cancel and beside:
-        raise ConfigError(f"{beside[0]}={values[beside[0]]!r}; what is cancelled has no more of that")
+    at_rest = not (hurry or edit)
+    for name in EDITS if at_rest else NEVER_EDITED:
+        if (value := given.get(name)) is not None and value is not False:
+            why = "what is dead or done gets a new life" if at_rest else "a waiting message keeps its attempts"
+            raise ConfigError(f"{name}={value!r}; {why}{_UNFIT[at_rest]}")
+    beside = settings.to_queue, settings.priority, settings.deadline_ms, settings.moves_due or None
+    if settings.cancel and beside != (None,) * 4:
+        raise ConfigError("cancel=True; what is cancelled gets no queue, priority, deadline or delay beside")
     return settings
 
 

@@ -184,7 +184,9 @@ def draw_up(
     id, digest, total, count = new_id(made_ms), hashlib.sha256(), 0, 0
     counts = _Counts(made_ms)
     for some in chunks(messages):
-        value = msgspec.json.encode([_frozen(m, settings) for m in some])
+        edit, hurry = settings.edit, settings.hurry  # the first fields of a Handle
+        frozen = [m.edit_handle if edit else m.waiting_handle[:5] if hurry else m.handle[:3] for m in some]
+        value = msgspec.json.encode(frozen)
         store.cells.swap([Swap(chunk_cell(id, count), 0, value, PLAN_KEPT_MS)])
         digest.update(value)
         counts.add(some)
@@ -209,13 +211,6 @@ def draw_up(
     store.cells.swap([Swap(plan_cell(id), 0, msgspec.json.encode(plan), PLAN_KEPT_MS)])
     note_recent(store.cells, id)
     return plan
-
-
-def _frozen(message: Message, settings: RedriveSettings) -> tuple[object, ...]:
-    """Return the message as a chunk of the plan has it, as the first fields of a Handle."""
-    if settings.edit:
-        return message.edit_handle
-    return message.waiting_handle[:5] if settings.hurry else message.handle[:3]
 
 
 class _Counts:
