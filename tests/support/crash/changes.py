@@ -1,4 +1,4 @@
-"""The worker that test_edited_runs starts and kills, which carries a run that changes or cancels what waits, and works
+"""The worker that test_changed_runs starts and kills, which carries a run that changes or cancels what waits, and works
 what is due: `python -m tests.support.crash.changes changer PLAN`; and what must be true of the messages.
 
 Every other message is due in an hour. A message waits as it was put, or wholly as the run says, never between.
