@@ -26,6 +26,7 @@ from redrive.message import (
     Decision,
     Delivery,
     Draft,
+    Edit,
     Filter,
     Handle,
     Hasten,
@@ -38,6 +39,7 @@ from redrive.message import (
     Return,
     Settlement,
     Swap,
+    WaitFields,
 )
 from redrive.stores.postgres import search as looks
 from redrive.stores.postgres.floor import (
@@ -335,6 +337,7 @@ def test_verdicts_look_up_their_messages_by_id(explained: Explained) -> None:
         "redrive": (dead, Redrive(run="r")),
         "hasten": (ready, Hasten()),
         "postpone": (ready, Hasten(run="r")),
+        "edit": (ready, Edit("r", tuple(WaitFields(deadline_ms=0) for _ in ready))),
         "return": (ready, Return("r")),
         "isolate": (dead, Isolate("no")),
         "readmit": (away, Readmit("yes")),

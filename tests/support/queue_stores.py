@@ -25,6 +25,7 @@ from redrive.message import (
     Decision,
     Delivery,
     Draft,
+    Edit,
     Exchange,
     FailureGroup,
     Filter,
@@ -248,7 +249,7 @@ class QueueLikeStore(Store):
     # -- changing by hand
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
-        if isinstance(verdict, Hasten | Postpone):
+        if isinstance(verdict, Hasten | Postpone | Edit):
             raise Unsupported("what waits cannot be made due here")
         return self._rest.triage(handles, verdict, swaps=swaps)
 

@@ -24,6 +24,7 @@ SEALED = "sealed+"  # prefix of the content of a message with an encrypted body
 ENVELOPE = b"\xd7rd1"  # prefix of encrypted bytes
 HELD = "held"  # reason of a dead message that is held for a person: its policy says so once its retries are used up
 DAMAGED = "damaged"  # reason of a message quarantined because its row is unreadable
+UNWATCHED = "@-"  # in the field `run`, after the id of a run that does not await what becomes of the message
 AFTER = "@"  # in the field `run`, between the id of a run that made the message due and the attempts that it had
 FAULTS_KEPT_EACH_END = 10  # from each end of a message's history so many faults are kept
 
@@ -106,11 +107,26 @@ class Damage(Struct, frozen=True, gc=False):
     raw: Mapping[str, str] = {}
 
 
+class WaitFields(NamedTuple):
+    """How a message waits, as an Edit sees and changes it; a field that is None is neither compared nor changed. A
+    `deadline_ms` of 0 is none."""
+
+    queue: str | None = None
+    priority: int | None = None
+    deadline_ms: int | None = None
+    due_ms: int | None = None
+
+    @property
+    def suits_groups(self) -> bool:
+        """True if members of groups can be changed so: by their deadline alone."""
+        return self.queue is None and self.priority is None and self.due_ms is None
+
+
 class Handle(NamedTuple):
     """A message as someone read it. A triage action is refused once the message has moved.
 
-    With `fence` and `due_ms`, a Hasten by a run and a Postpone are refused, too, once it was claimed or has another due
-    time.
+    With `fence` and `due_ms`, a Hasten by a run, a Postpone and an Edit are refused, too, once it was claimed or has
+    another due time; with `wait`, an Edit also once it has another queue, priority or deadline.
     """
 
     id: str
@@ -118,6 +134,7 @@ class Handle(NamedTuple):
     lane: Lane
     fence: int | None = None
     due_ms: int | None = None
+    wait: WaitFields | None = None
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -179,6 +196,11 @@ class Message(Struct, frozen=True, gc=False):
     def waiting_handle(self) -> Handle:
         """The handle of the waiting message, which also names its last claim and its due time."""
         return Handle(self.id, self.redrives, self.lane, self.fence, self.due_ms)
+
+    @property
+    def edit_handle(self) -> Handle:
+        """The waiting handle of the message, which also names its queue, priority and deadline."""
+        return self.waiting_handle._replace(wait=WaitFields(self.queue, self.priority, self.deadline_ms or 0))
 
     @property
     def run_id(self) -> str | None:

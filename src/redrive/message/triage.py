@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from .message import Draft, Lane, Message
+from .message import Draft, Lane, Message, WaitFields
 
 TREND_MS = 600_000  # deaths in this time are recent; the trend compares their rate with that in BEFORE_MS before
 BEFORE_MS = 3_000_000  # with TREND_MS an hour
@@ -299,4 +299,29 @@ class Postpone(Struct, frozen=True):
     back: bool = False
 
 
-Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace | Hasten | Postpone
+class Edit(Struct, frozen=True):
+    """Change waiting (ready) messages to `to`, one for each handle in order, or with `cancel` end them as cancelled,
+    with their unique keys free. The message names `run` from then on, with its attempts so far. A member of a group
+    gets another deadline or is cancelled; its queue, priority and due time are refused.
+
+    With `back` it undoes an Edit by run `run`: only a message that still names this run, which it then names no more.
+    Then with `cancel`, one that was cancelled waits again, due at its `to.due_ms`, unless another message holds its
+    unique key, or it is a member of a group or a batch, which have gone on without it.
+    """
+
+    run: str
+    to: tuple[WaitFields, ...] = ()
+    cancel: bool = False
+    back: bool = False
+
+    @property
+    def lane(self) -> Lane:
+        """The lane of the messages that it is for."""
+        return Lane.DONE if self.back and self.cancel else Lane.READY
+
+    def to_of(self, at: int) -> WaitFields:
+        """Return what the message with this index in the sequence of handles is changed to."""
+        return self.to[at] if self.to else WaitFields()
+
+
+Verdict = Redrive | Discard | Isolate | Return | Readmit | Replace | Hasten | Postpone | Edit

@@ -27,6 +27,7 @@ def plan_record(plan: Plan) -> dict[str, Any]:
         "eta_s": plan.eta_s,
         "settings": _settings(plan.settings),
         "dependencies": dict(plan.dependencies),
+        "lasting": plan.lasting,
         "digest": plan.digest,
     }
 
@@ -35,4 +36,10 @@ def _settings(s: RedriveSettings) -> dict[str, Any]:
     from ..flow.gates import Gates
 
     gates = msgspec.structs.asdict(s.gates or Gates())
-    return {**dict(option.record(s) for option in OPTIONS), "gates": gates, "note": s.note or None, "hurry": s.hurry}
+    return {
+        **dict(option.record(s) for option in OPTIONS),
+        "gates": gates,
+        "note": s.note or None,
+        "hurry": s.hurry,
+        "edit": s.edit,
+    }

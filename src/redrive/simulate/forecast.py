@@ -107,8 +107,8 @@ class QueueForecast(Struct, frozen=True):
 
 
 def forecast_plan(store: Store, app: Registry | None, plan: Plan) -> PlanForecast | None:
-    """Return the forecast of a plan; None for an empty one. Raises StoreError."""
-    if not plan.total:
+    """Return the forecast of a plan; None for an empty one, and for an edit, which calls nothing. Raises StoreError."""
+    if not plan.total or plan.settings.edit:
         return None
     now_ms, tasks = store.now_ms(), [*plan.by_task]
     hour = _minutes(store, tasks, now_ms)

@@ -209,7 +209,7 @@ class Reasons:
     def of_plan(self, plan: Plan) -> tuple[Hold, ...]:
         """Return the holds that will apply to a plan's messages once they are in its largest queues. Raises
         StoreError."""
-        if not plan.total:
+        if not plan.total or plan.settings.unwatched:
             return ()
         queues = [plan.settings.to_queue] if plan.settings.to_queue else list(plan.by_queue)[:QUEUES_MAX]
         return self.of_redrive(plan.by_task, queues, set(plan.dependencies.values()))

@@ -18,11 +18,12 @@ class AdminOperations(StoreBase):
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         """Apply the verdict to each message that is still as its handle says; one commit with the swaps.
 
-        The lane of a handle is dead or quarantine; for Redrive also done, for Return and Hasten ready, for Readmit
-        quarantine. Redriven messages of one group queue in the order of the handles. Raises Conflict if one of `swaps`
-        does not apply, EnqueueError for a Replace whose draft cannot be put (another message holds its key): then
-        nothing was changed. Raises ValueError for a Redrive with another number of `delays_ms` than of handles, and for
-        a Replace with another number of handles than one, Unsupported for Hasten without `traits.hastens`.
+        The lane of a handle is dead or quarantine; for Redrive also done, for Return, Hasten, Postpone and Edit ready,
+        for the undo of a cancel done, for Readmit quarantine. Redriven messages of one group queue in the order of the
+        handles. Raises Conflict if one of `swaps` does not apply, EnqueueError for a Replace whose draft cannot be put
+        (another message holds its key): then nothing was changed. Raises ValueError for a Redrive with another number
+        of `delays_ms` than of handles, an Edit with another number of changes, and a Replace with another number of
+        handles than one; Unsupported for Hasten without `traits.hastens`, and for Edit without `traits.edits`.
         """
         raise Unsupported(f"{self.traits.name} has no access to dead messages")
 

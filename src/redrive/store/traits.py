@@ -35,6 +35,7 @@ class Traits(Struct, frozen=True):
     takes_over: bool = False  # True: a put may take its key over from what does not wait; False: `waiting` is refused
     replaces: bool = False  # True: a put may replace what waits with its key; False: `replace` is refused
     hastens: bool = False  # True: what waits can be made due now; False: Hasten raises Unsupported
+    edits: bool = False  # True: what waits can be changed; False: Edit raises Unsupported
     widths: bool = True  # False: no width, order or block of groups except those of the queue itself (FIFO); no list
     releases: bool = True  # False: messages of a dead worker are claimable only when their leases run out
     kept_bytes_max: int | None = None  # limit of a checkpoint or a result, if lower than the limit of a body

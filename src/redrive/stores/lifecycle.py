@@ -20,13 +20,16 @@ from ..message import (
     DeadLetter,
     Decision,
     Draft,
+    Edit,
     Filter,
+    Handle,
     Isolate,
     Lane,
     Message,
     Quarantine,
     Redrive,
     RetryAt,
+    WaitFields,
 )
 
 WAITING = ("ready", "scheduled")  # the states of a message that waits, as `PutResult` names them
@@ -180,6 +183,44 @@ def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> 
         reason=None,
         rested_ms=None,
     )
+
+
+def may_edit(message: Message, verdict: Edit, to: WaitFields) -> bool:
+    """Return whether an Edit is for the message, apart from its unique key."""
+    if message.lane is not verdict.lane or (verdict.back and message.run_id != verdict.run):
+        return False
+    if verdict.lane is Lane.DONE:
+        return message.reason == "cancelled" and message.group is None and message.batch is None
+    return message.group is None or to.suits_groups
+
+
+def edited(message: Message, verdict: Edit, to: WaitFields, now_ms: int) -> Message:
+    """The waiting message with these fields, or cancelled; or, by the undo of a cancel, waiting again."""
+    message = replace(message, run=None if verdict.back else moved_by(verdict.run, message.attempt))
+    if verdict.cancel and not verdict.back:
+        return cancelled(message, now_ms)
+    return replace(
+        message,
+        lane=Lane.READY,
+        reason=None,
+        rested_ms=None,
+        queue=message.queue if to.queue is None else to.queue,
+        priority=message.priority if to.priority is None else to.priority,
+        due_ms=message.due_ms if to.due_ms is None else to.due_ms,
+        deadline_ms=message.deadline_ms if to.deadline_ms is None else to.deadline_ms or None,
+    )
+
+
+def as_seen(message: Message, handle: Handle) -> bool:
+    """Return whether the message is still as its handle says."""
+    if (message.redrives, message.lane) != (handle.redrives, handle.lane):
+        return False
+    if handle.fence not in (None, message.fence) or handle.due_ms not in (None, message.due_ms):
+        return False
+    if (wait := handle.wait) is None:
+        return True
+    known = (message.queue, message.priority, message.deadline_ms or 0)
+    return all(seen in (None, now) for seen, now in zip(wait[:3], known, strict=True))
 
 
 def moved_by(run: str, attempt: int) -> str:

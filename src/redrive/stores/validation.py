@@ -16,6 +16,7 @@ from ..message import (
     PRIORITIES,
     RESTING,
     Draft,
+    Edit,
     Filter,
     GroupOrder,
     Handle,
@@ -138,6 +139,8 @@ def admit_verdict(handles: Sequence[Handle], verdict: Verdict, traits: Traits) -
         )
     if isinstance(verdict, Postpone) and len(verdict.dues_ms) != len(handles):
         raise ValueError(f"{len(verdict.dues_ms)} dues_ms for {len(handles)} handles; expected one for each")
+    if isinstance(verdict, Edit) and len(verdict.to) != (0 if verdict.cancel and not verdict.back else len(handles)):
+        raise ValueError(f"{len(verdict.to)} changes for {len(handles)} handles; expected one for each, none to cancel")
     if isinstance(verdict, Replace):
         if len(handles) != 1:
             raise ValueError(f"Replace is for one message at a time, not {len(handles)}")
@@ -156,6 +159,8 @@ def judged_lanes(verdict: Verdict) -> tuple[Lane, ...]:
             return (*RESTING, Lane.DONE)
         case Return() | Hasten() | Postpone():
             return (Lane.READY,)
+        case Edit():
+            return (verdict.lane,)
         case Readmit():
             return (Lane.QUARANTINE,)
         case _:

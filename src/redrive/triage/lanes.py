@@ -60,18 +60,18 @@ def at_rest(node: Node) -> Node:
     return node
 
 
-def of_scheduled(node: Node) -> bool:
-    """Return whether a plan of this selector is one of waiting messages. Raises SelectorError if it names another lane
-    of messages that wait or run, or one of messages at rest beside."""
+def of_waiting(node: Node) -> frozenset[str]:
+    """Return the lanes of waiting messages that a plan of this selector is of: scheduled, ready, parked; empty for one
+    of messages at rest. Raises SelectorError if it names both, or the lane of what runs."""
     lanes = [lane for lane in (*LANES, *LIVE) if of_lane(node, lane) != NONE]
     if not {*lanes} & {*LIVE}:
-        return False
+        return frozenset()
     names = {name for lane in lanes for name in _names(lane)} & {*_lanes_in(node)}
-    if lanes == [Lane.READY] and names == {"scheduled"}:
-        return True
+    if lanes == [Lane.READY]:
+        return frozenset(names)
     raise SelectorError(
         f"a plan cannot be of the lanes {', '.join(sorted(names | {'dead'} if Lane.DEAD in lanes else names))}",
-        "expected lane:scheduled alone, whose messages are made due, or lanes of messages at rest, which are redriven",
+        "expected lane:scheduled alone, to make it due; lanes of what waits, to change it; or lanes of what is at rest",
     )
 
 

@@ -19,15 +19,15 @@ from msgspec.structs import asdict, replace
 
 from ..batch import with_parts
 from ..blobs import whole_body
-from ..errors import BlobsUnavailable, Unreadable, Unsupported
+from ..errors import BlobsUnavailable, SelectorError, Unreadable, Unsupported
 from ..fault import Fault
-from ..message import DAMAGED, Counts, FailureGroup, Filter, Hasten, Lane, Message, Page
+from ..message import DAMAGED, Counts, Edit, FailureGroup, Filter, Hasten, Lane, Message, Page
 from ..registry import Registry
 from ..store import PAGE, Store, pages
 from ..stores.failure_groups import grouped
 from .auto.rules import held_fingerprints
 from .group_states import GroupState, above, combined, read_states
-from .lanes import LIVE, in_lane, of_lane, of_scheduled, split, split_live, unnamed
+from .lanes import LIVE, in_lane, of_lane, of_waiting, split, split_live, unnamed
 from .paging import LaneQuery, by_counts, page_of, size_of, sum_of
 from .search import died_of, died_of_last
 from .select.match import Candidate, Unknown, matches
@@ -38,7 +38,8 @@ if TYPE_CHECKING:  # only for types: commands without plans start faster without
     from .redrive.options import PlanOptions
     from .redrive.plan import PlanHandle
 
-QUARANTINED, HELD, NO_TASK, UNREAD = "quarantined", "held", "no such task", "unread"  # why a plan leaves out a message
+# why a plan leaves out a message
+QUARANTINED, HELD, NO_TASK, UNREAD, GROUPED = "quarantined", "held", "no such task", "unread", "in a group"
 LOOKED_MAX, LOOKED_S = 20_000, 5.0  # the bounds of a look through messages that no index finds
 
 
@@ -229,7 +230,8 @@ class Selection:
 
     def plan(self, **options: Unpack[PlanOptions]) -> PlanHandle:
         """Plan a redrive of these messages: freeze and count them without moving any. Of `lane:scheduled`, plan to make
-        them due: they keep their lives, with their attempts, queues and deadlines.
+        them due: they keep their lives, with their attempts, queues and deadlines. Of what waits (`lane:scheduled`,
+        `lane:ready`, `lane:parked`), plan to change it, if an option says how: they keep all else.
 
         - `rate`: at most so many a second, such as "20/s" (default: 500).
         - `canary`: move so many first, and the rest once their outcomes are known; 0 for none. A plan of no more
@@ -239,22 +241,53 @@ class Selection:
         - `stop_if`: end the run at "failed>20%" of the outcomes so far, or at "failed>100" ("never" for never).
         - `attempts`: attempts of the new life (default: the policy's). `to_queue`: another queue for all of them.
         - `delay`, `spread`: each message is due this much after its move, for `spread` a random part of it.
+        - `priority`, `to_queue`, `deadline` (from the change on; 0 for none), `delay` and `spread` change what waits;
+          `cancel` ends it. An edit whose messages are not all due, and a cancel, has no canary and no stop rule: a
+          message is done once it is changed. An undo gives back what no worker has claimed since; what was cancelled
+          comes back, unless it is in a group or a batch, or its unique key is taken.
         - `keep_deadline`: keep the deadlines. `gates`: what must hold while the run moves messages (default: closed
           breakers).
 
         The plan leaves out quarantined messages that the selector does not name, messages that a standing rule holds,
         messages of tasks that the app does not have, and those whose body is needed and unreadable; of waiting ones,
-        those that flow control or a pause of their task holds. `excluded` counts them by reason. Raises ConfigError (a
-        SelectorError for `lane:scheduled` beside other lanes), ValueError or TypeError for a bad value, StoreError, and
-        Unsupported for waiting messages without `traits.hastens`.
+        those that flow control or a pause of their task holds, if they are to be due at another time, and those of
+        groups, if their queue, priority or due time is to change. `excluded` counts them by reason. Raises ConfigError
+        (a SelectorError for lanes that do not go together), ValueError or TypeError for a bad value, StoreError, and
+        Unsupported for waiting messages without `traits.hastens` or `traits.edits`.
         """
-        from .redrive.plan import PlanHandle
+        from .redrive.plan import PlanHandle, is_edit
 
-        if hurry := of_scheduled(self.node):
-            self._store.triage([], Hasten())  # raises Unsupported, with the store's own reason
+        waiting = of_waiting(self.node)
+        edit = bool(waiting) and is_edit(options, scheduled=waiting == {"scheduled"})
+        if waiting and not edit and waiting != {"scheduled"}:
+            raise SelectorError(
+                f"a plan of the lanes {', '.join(sorted(waiting))} has nothing to change",
+                "expected priority, to_queue, delay, deadline or cancel, or lane:scheduled alone, to make it due",
+            )
+        if waiting:  # raises Unsupported, with the store's own reason
+            self._store.triage([], Edit("", cancel=True) if edit else Hasten())
         excluded: Counter[str] = Counter()
-        messages = self._plannable(excluded, hurry)
-        return PlanHandle.make(self._store, messages, str(self), options, app=self._app, excluded=excluded, hurry=hurry)
+        messages = self._editable(excluded, options) if edit else self._plannable(excluded, bool(waiting))
+        return PlanHandle.make(
+            self._store, messages, str(self), options, app=self._app, excluded=excluded,
+            hurry=bool(waiting) and not edit, edit=edit,
+        )  # fmt: skip
+
+    def _editable(self, excluded: Counter[str], options: PlanOptions) -> Iterator[Message]:
+        """Yield the waiting messages for a plan that changes them, and count in `excluded` those left out, by reason.
+        A group keeps its order; what flow control defers keeps its time."""
+        due = bool(options.get("delay") or options.get("spread"))
+        moved = due or options.get("priority") is not None or options.get("to_queue") is not None
+        for message in self.messages():
+            if message.damage is not None:
+                excluded[DAMAGED] += 1
+            elif moved and message.group is not None:
+                excluded[GROUPED] += 1
+            elif due and message.deferral is not None:
+                excluded[HELD] += 1
+            else:
+                yield message
+        excluded[UNREAD] += self.unread
 
     def _plannable(self, excluded: Counter[str], hurry: bool) -> Iterator[Message]:
         """Yield the messages for a plan, and count in `excluded` those left out, by reason."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from ..fault import Fault
-from ..message import SEALED, Ack, Decision, Message, RetryAt, Settlement, Swap
+from ..message import SEALED, UNWATCHED, Ack, Decision, Message, RetryAt, Settlement, Swap
 
 KEPT_MS = 90 * 86_400_000  # ms for which an outcome is stored if no redrive run counts it
 TEXT_MAX = 200
@@ -54,9 +54,9 @@ def with_redrive_outcome(message: Message, settlement: Settlement, now_ms: int, 
 
 def first_outcome(message: Message, decision: Decision) -> str | None:
     """Return how the first counted run of the message's life, or since a run made it due, ended: done or failed. None
-    if this was not that run."""
+    if this was not that run, or the run does not await it."""
     free = isinstance(decision, RetryAt) and (decision.crashed or not decision.counts)
-    if free or message.attempt > message.run_attempts + 1:
+    if free or message.attempt > message.run_attempts + 1 or UNWATCHED in (message.run or ""):
         return None
     return DONE if isinstance(decision, Ack) else FAILED
 
@@ -74,7 +74,7 @@ def of_dead(message: Message) -> RedriveOutcome:
 def swap_of_dead(message: Message) -> Swap | None:
     """Return the swap with the redrive outcome of a message that died without a settlement, if a redrive run moved it.
     Write it before anyone can redrive the message."""
-    if message.run_id is None:
+    if message.run_id is None or UNWATCHED in (message.run or ""):
         return None
     return Swap(cell_of(message.run_id, message.id), 0, msgspec.json.encode(of_dead(message)), KEPT_MS)
 

@@ -34,6 +34,7 @@ PROGRAMS = {
     "payer": "payments",
     "redriver": "redrives",
     "mender": "edits",
+    "changer": "changes",
     "member": "members",
     "filler": "members",
     "planner": "members",

@@ -15,6 +15,7 @@ from tests.support.store_model.world import Draw, World
 from redrive.message import (
     BatchMark,
     Draft,
+    Edit,
     Exchange,
     Handle,
     Hasten,
@@ -28,6 +29,7 @@ from redrive.message import (
     Started,
     Swap,
     Verdict,
+    WaitFields,
 )
 
 CARRIED = 12  # exported messages that may be restored
@@ -188,9 +190,16 @@ class Calls(World):
         if isinstance(verdict, Postpone):
             chosen = [*{k.id: k for k in chosen}.values()]
             verdict = replace(verdict, dues_ms=tuple(self.now + verdict.dues_ms[0] + n for n in range(len(chosen))))
+        if isinstance(verdict, Edit):
+            chosen = [*{k.id: k for k in chosen}.values()]
+            verdict = replace(verdict, to=tuple(self._at_times(to) for to in verdict.to[:1] for _ in chosen))
         self._judge(chosen, verdict, stale, self._swaps(draw(draws.outer_swaps)))
         if isinstance(verdict, Redrive) and verdict.run is not None and draw(draws.twice):
             self._judge(chosen, Return(verdict.run), None, [])
+
+    def _at_times(self, to: WaitFields) -> WaitFields:
+        deadline_ms = to.deadline_ms and self.now + to.deadline_ms
+        return to._replace(deadline_ms=deadline_ms, due_ms=None if to.due_ms is None else self.now + to.due_ms)
 
     def replace(self, draw: Draw) -> None:
         resting = self._resting() or [*self.plain.kept.values()]
@@ -217,7 +226,10 @@ class Calls(World):
             case Postpone(run, _, True):
                 moved = [k for k in self.plain.kept.values() if k.run is not None and k.lane is Lane.READY]
                 return [k for k in moved if k.run == run] or moved
-            case Hasten() | Postpone():
+            case Edit(run, _, True, True):
+                ended = [k for k in self.plain.kept.values() if k.reason == "cancelled"]
+                return [k for k in ended if (k.run or "").partition("@")[0] == run] or ended
+            case Hasten() | Postpone() | Edit():
                 return [k for k in self.plain.kept.values() if k.lane is Lane.READY]
             case Readmit():
                 return [k for k in self._resting() if k.lane is Lane.QUARANTINE]

@@ -18,6 +18,7 @@ from redrive.message import (
     Decision,
     Deferral,
     Discard,
+    Edit,
     Filter,
     GroupOrder,
     Hasten,
@@ -32,6 +33,7 @@ from redrive.message import (
     RetryAt,
     Return,
     Verdict,
+    WaitFields,
 )
 
 QUEUES, TASKS, WORKERS, CELLS = ("q", "r"), ("a", "b"), ("w1", "w2"), ("x", "y")
@@ -275,6 +277,11 @@ verdicts: Pool[Verdict] = Pool(
         *(Hasten(), Hasten(), Hasten("run-1"), Hasten("run-1")),
         # the due times become times from now, one for each message
         *(Postpone("run-2", (700,)), Postpone("run-1", (300,), back=True), Postpone("run-1", (-1,), back=True)),
+        # their times become times from now, as they are for each message
+        *(Edit("run-1", (WaitFields(priority=0),)), Edit("run-2", (WaitFields("r", 1, 900, 300),))),
+        *(Edit("run-1", (WaitFields(deadline_ms=0),)), Edit("run-1", cancel=True), Edit("run-2@-", cancel=True)),
+        *(Edit("run-1", (WaitFields("q", 2, 0),), back=True), Edit("run-2", (WaitFields(due_ms=1),), back=True)),
+        *(Edit(run, (WaitFields(due_ms=300),), True, True) for run in ("run-1", "run-1", "run-2")),
         *(Readmit("mended"), Readmit("mended"), Readmit("mended")),
     )
 )

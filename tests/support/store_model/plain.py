@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
 from tests.support.store_model.kept import Kept
 from tests.support.store_model.stored import SENT, Given, PlainStored
 
@@ -24,6 +25,7 @@ from redrive.message import (
     Delivery,
     Discard,
     Draft,
+    Edit,
     Handle,
     Hasten,
     Isolate,
@@ -44,6 +46,7 @@ from redrive.message import (
     Started,
     Swap,
     Verdict,
+    WaitFields,
 )
 
 CANCELLED_KEPT_MS = 86_400_000  # a cancelled message can be looked up that long at least
@@ -285,6 +288,15 @@ class PlainStore(PlainStored):
         if isinstance(verdict, Hasten | Postpone):
             back = isinstance(verdict, Postpone) and verdict.back
             return k.lane is Lane.READY and (not back or (k.run or "").partition("@")[0] == verdict.run)
+        if isinstance(verdict, Edit):
+            if verdict.back and (k.run or "").partition("@")[0] != verdict.run:
+                return False
+            if not (verdict.back and verdict.cancel):
+                return k.lane is Lane.READY
+            named = (k.sent.task, k.sent.key or "")
+            alone = k.sent.group is None and k.batch is None
+            free = k.sent.key is None or self.holders.get(named, ("", 0))[0] == k.id
+            return k.lane is Lane.DONE and k.reason == "cancelled" and alone and free
         replayed = isinstance(verdict, Redrive) and k.lane is Lane.DONE and k.reason != "cancelled"
         return k.lane in (Lane.DEAD, Lane.QUARANTINE) or replayed
 
@@ -313,6 +325,19 @@ class PlainStore(PlainStored):
                     return False
                 k.run = None if back else f"{run}@{k.attempt}" if k.attempt else run
                 self.lines.put_off(k, dues_ms[at])
+            case Edit(run, to, cancel, back):
+                said = to[at] if to else WaitFields()
+                if k.sent.group is not None and (said.queue or said.priority is not None or said.due_ms is not None):
+                    return False
+                k.run = None if back else f"{run}@{k.attempt}" if k.attempt else run
+                if cancel and not back:
+                    self._end(k, now)
+                else:
+                    k.lane, k.reason, k.rested_ms, k.expires_ms = Lane.READY, None, None, None
+                    k.queue = said.queue or k.queue
+                    k.sent = replace(k.sent, priority=k.sent.priority if said.priority is None else said.priority)
+                    k.due_ms = k.due_ms if said.due_ms is None else said.due_ms
+                    k.deadline_ms = k.deadline_ms if said.deadline_ms is None else said.deadline_ms or None
             case Readmit():
                 isolated = k.before is not None and k.before.redrives == k.redrives
                 k.lane, k.reason = Lane.DEAD, k.before.reason if k.before and isolated else k.reason

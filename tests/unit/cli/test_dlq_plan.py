@@ -99,6 +99,10 @@ def test_a_plan_for_programs_says_all_of_it_and_moves_nothing(redrive: Call, sto
         "gates": {"breaker": True, "health": None, "approval": None, "window": "22:00-06:00"},
         "note": "N",
         "hurry": False,
+        "edit": False,
+        "priority": None,
+        "deadline_s": None,
+        "cancel": False,
     }
     assert store.counts().dead == 3
 
@@ -250,3 +254,16 @@ def test_a_health_check_that_the_app_does_not_know_is_pointed_out(redrive: Call,
     said = redrive("dlq", "plan", "--health", "crm-pu", "--app", "healthless:app")
     assert said.code == 0 and "the app knows no health check 'crm-pu'" in said.err
     assert "health check" not in redrive("dlq", "plan", "--health", "http://localhost/", "--app", "healthless:app").err
+
+
+def test_what_waits_is_changed_by_a_plan_and_a_cancel_says_what_lasts(redrive: Call, store: SqliteStore) -> None:
+    store.put([Draft(task="crm.push", queue="crm"), Draft(task="crm.push", queue="crm", batch="b")])
+    text = redrive("dlq", "plan", "lane:ready", "--priority", "0", "--deadline", "2h", "-o", "table").out
+    assert "would change  2" in text and "priority 0; deadline in 2h" in text
+    text = redrive("dlq", "plan", "lane:ready", "--cancel", "-o", "table").out
+    assert "would cancel  2" in text and "not of 1, in groups or batches" in text
+    refused = redrive("dlq", "plan", "lane:ready").err
+    assert "has nothing to change" in refused and "lane:scheduled alone" in refused
+    assert "gets no queue, priority" in redrive("dlq", "plan", "lane:ready", "--cancel", "--priority", "0").err
+    assert "changes what waits" in redrive("dlq", "plan", "--cancel").err
+    assert store.counts("crm").ready == 2

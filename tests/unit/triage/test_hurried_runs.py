@@ -333,7 +333,7 @@ def test_a_plan_never_mixes_what_waits_with_other_lanes(scene: Waiting, selector
         scene.app.select(selector).plan()
 
 
-@pytest.mark.parametrize("option", [{"attempts": 3}, {"to_queue": "x"}, {"keep_deadline": True}])
+@pytest.mark.parametrize("option", [{"attempts": 3}, {"keep_deadline": True}])
 def test_what_waits_gets_no_new_life(scene: Waiting, option: dict[str, object]) -> None:
     scene.fresh(1)
     with pytest.raises(ConfigError, match="keeps its attempts"):

@@ -24,7 +24,7 @@ from redrive.web import Site
 
 def test_each_option_is_a_field_of_the_settings_and_its_default_is_the_same_everywhere() -> None:
     fields = {field.name for field in msgspec.structs.fields(RedriveSettings)}
-    assert {option.field for option in OPTIONS} == fields - {"gates", "note", "at_once", "hurry"}
+    assert {option.field for option in OPTIONS} == fields - {"gates", "note", "at_once", "hurry", "edit", "unwatched"}
     assert PlanOptions.__annotations__.keys() == {option.name for option in OPTIONS} | {"gates", "note"}
     assert read_settings() == read_settings(**{o.name: o.default for o in OPTIONS})  # type: ignore[typeddict-item]
 
@@ -63,7 +63,12 @@ def test_the_form_bounds_its_numbers_and_the_length_of_its_fields() -> None:
 
 def test_each_option_is_in_the_json_of_a_plan() -> None:
     record = plan_record(Plan(id="p", selector="", made_ms=0, settings=read_settings(rate=20, delay="90s")))["settings"]
-    assert record.keys() == {option.record(RedriveSettings())[0] for option in OPTIONS} | {"gates", "note", "hurry"}
+    assert record.keys() == {option.record(RedriveSettings())[0] for option in OPTIONS} | {
+        "gates",
+        "note",
+        "hurry",
+        "edit",
+    }
     assert (record["rate_per_s"], record["delay_s"], record["canary"], record["attempts"]) == (20.0, 90.0, 5, None)
 
 

@@ -142,7 +142,8 @@ def test_freezing_moves_nothing_and_keeps_every_choice(pages: Pages) -> None:
         ("canary", "-1", "0 to"),
         ("canary", "some", "0 to"),
         ("stop_if", "fail>3", "did you mean failed"),
-        ("attempts", "many", "0 to"),
+        ("attempts", "many", "1 to"),
+        ("priority", "4", "0 to 3"),
         ("delay", "soon", "15m"),
         ("window", "at night", "22:00-06:00"),
         ("q", "queu:crm", "did you mean queue"),
@@ -293,3 +294,22 @@ def test_what_waits_is_counted_planned_and_made_due(pages: Pages) -> None:
     assert "Time until due" in page and "attempts as the policy says" not in page
     answer = pages.post("plan", q="lane:scheduled or lane:dead")
     assert answer.status_code == 422 and "lane:scheduled alone" in answer.text
+
+
+def test_what_waits_is_changed_and_cancelled_by_a_plan(pages: Pages) -> None:
+    push = pages.app.tasks["crm.push"]
+    pages.app.enqueue_many([push.draft(1), push.using(delay="3h", group="g").draft(2)])
+    assert "Change what waits" in pages.get("/plans?q=lane:ready")
+    id = frozen(pages, q="lane:ready", priority="0", deadline="0s")
+    record = pages.json(f"/plans/{id}")
+    assert (record["total"], record["settings"]["priority"], record["settings"]["deadline_s"]) == (1, 0, 0)
+    assert record["settings"]["edit"] and record["forecast"] is None and record["lasting"] == 0
+    assert "priority 0; no deadline" in text_of(pages.get(f"/plans/{id}"))
+    id = frozen(pages, q="lane:(ready,scheduled)", cancel="on")
+    record, page = pages.json(f"/plans/{id}"), text_of(pages.get(f"/plans/{id}"))
+    assert (record["total"], record["lasting"], record["settings"]["canary"]) == (2, 1, 0)
+    assert "Cancel them" in page and "brings back none of 1 in groups or batches" in page
+    answer = pages.post("plan", q="lane:ready")
+    assert answer.status_code == 422 and "has nothing to change" in answer.text
+    answer = pages.post("plan", q="queue:crm", cancel="on")
+    assert answer.status_code == 422 and "only a plan over lane:ready" in answer.text

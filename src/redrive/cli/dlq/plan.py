@@ -26,7 +26,7 @@ from ...present.runs import COUNTS, run_record
 from ...present.table import field_lines
 from ...redact import one_line
 from ...triage.dlq import DeadLetters
-from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_words
+from ...triage.redrive.options import COUNT_MAX, OPTIONS, OptionKind, PlanOption, settings_words
 from ...triage.select.terms import Node
 from ...triage.selection import QUARANTINED, Selection
 from ..opening import OpenedStore, at_store
@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # imported late at run time, as `--help` does not need these
     from ...triage.redrive.plan import PlanHandle
     from ...triage.redrive.records import Plan
 
+WOULD = {"redrive": "would move", "hurry": "would make due", "edit": "would change", "cancel": "would cancel"}
 _FILE_MAX = 1_000_000  # the most bytes of a plan's file that are read
 
 
@@ -60,9 +61,10 @@ def _option(option: PlanOption) -> Callable[[Callable[..., Any]], Callable[..., 
             both = f"{flag}/--no-{flag[2:]}"
             return click.option(both, default=option.default, show_default=True, help=option.help)
         case OptionKind.DURATION:
-            return click.option(flag, type=DURATION, default="0s", help=option.help)
+            return click.option(flag, type=DURATION, default=None if option.default is None else "0s", help=option.help)
         case OptionKind.COUNT | OptionKind.RATE | OptionKind.RULE | OptionKind.TEXT:
-            number = click.IntRange(option.least) if option.kind is OptionKind.COUNT else None
+            most = None if option.most == COUNT_MAX else option.most
+            number = click.IntRange(option.least, most) if option.kind is OptionKind.COUNT else None
             default = {} if option.default is None else {"default": option.default, "show_default": True}
             return click.option(flag, type=number, metavar=option.metavar, help=option.help, **default)
 
@@ -101,7 +103,8 @@ def plan(
     five or fewer moves all at once. --no-canary, --no-slow-start and --stop-if never switch that off.
 
     SELECTOR: as for `dlq list`; without one all dead messages. `lane:done task:crm.push age:<6h` plans to run kept
-    done messages again, `lane:scheduled task:crm.push` to make due what waits. `-o ids` prints the id of the plan.
+    done messages again, `lane:scheduled task:crm.push` to make due what waits. `lane:ready task:crm.push --priority 0`
+    plans to change what waits, and `--cancel` to end it. `-o ids` prints the id of the plan.
     """
     from ...flow.gates import Gates, is_url
 
@@ -181,11 +184,13 @@ def _lines(plan: Plan, why: str = "", coming: PlanForecast | None = None) -> Ite
     """Yield lines about a plan: the messages that it moves or leaves out, its settings and its duration; `why` says
     what will hold its messages, `coming` what its run will do."""
     shown = {"plan": plan.id, "chosen by": plan.selector or "all that is dead"}
-    would, ages = ("would make due", "due in") if plan.settings.hurry else ("would move", "at rest for")
+    would, ages = WOULD[plan.settings.kind], "at rest for" if plan.settings.kind == "redrive" else "due in"
     shown[would] = f"{plan.total:,} in about {show_duration(plan.eta_s)}" if plan.total else "nothing"
     some = {"queues": plan.by_queue, "tasks": plan.by_task, ages: plan.by_age, "left out": plan.excluded}
     shown |= {name: listed(counts, 5) for name, counts in some.items() if counts}
     shown["how"] = "; ".join(settings_words(plan.settings))
+    if plan.lasting:
+        shown["undo"] = f"not of {plan.lasting:,}, in groups or batches, which go on without them"
     if plan.dependencies:
         shown["calls"] = ", ".join(sorted(set(plan.dependencies.values())))
     if why:

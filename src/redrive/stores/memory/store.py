@@ -78,6 +78,7 @@ class MemoryStore(Store):
         shared=False,
         batches=True,
         hastens=True,
+        edits=True,
         takes_over=True,
         replaces=True,
     )  # fmt: skip

@@ -17,6 +17,7 @@ from ...message import (
     Delivery,
     Discard,
     Draft,
+    Edit,
     Group,
     Handle,
     Hasten,
@@ -157,9 +158,7 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
         return False
     kept = tables.kept[seq]
     message = kept.message
-    if (message.redrives, message.lane) != (handle.redrives, handle.lane) or not _may_judge(kept, verdict, now):
-        return False
-    if handle.fence not in (None, message.fence) or handle.due_ms not in (None, message.due_ms):
+    if not lifecycle.as_seen(message, handle) or not _may_judge(tables, kept, verdict, at, now):
         return False
     match verdict:
         case Redrive():
@@ -181,6 +180,12 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
             stays = message.group is None or tables.rules(message.queue).strict
             later = replace(message, due_ms=dues_ms[at], run=moved_by)
             tables.write(seq, kept._replace(message=later, turn=kept.turn if stays else None))
+        case Edit(cancel=cancel, back=back):
+            edited = lifecycle.edited(message, verdict, verdict.to_of(at), now)
+            if cancel:
+                tables.write(seq, StoredMessage(edited, expires_ms=None if back else now + CANCELLED_KEPT_MS))
+            else:
+                tables.write(seq, kept._replace(message=edited))
         case Readmit():
             tables.write(seq, kept._replace(message=lifecycle.readmitted(message, kept.before), before=None))
         case Replace():
@@ -188,7 +193,7 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
     return True
 
 
-def _may_judge(kept: StoredMessage, verdict: Verdict, now: int) -> bool:
+def _may_judge(tables: Tables, kept: StoredMessage, verdict: Verdict, at: int, now: int) -> bool:
     message, before = kept.message, kept.before
     match verdict:
         case Redrive() if message.lane is Lane.DONE:
@@ -201,6 +206,10 @@ def _may_judge(kept: StoredMessage, verdict: Verdict, now: int) -> bool:
         case Postpone(run=run, back=back):
             fits = message.run_id == run if back else (message.due_ms or 0) > now
             return message.lane is Lane.READY and fits
+        case Edit():
+            keyed = message.lane is Lane.DONE and message.key is not None
+            free = not keyed or tables.key_until(message.task, message.key or "", message.id) is not None
+            return free and lifecycle.may_edit(message, verdict, verdict.to_of(at))
         case Readmit():
             return message.lane is Lane.QUARANTINE
         case _:

@@ -17,6 +17,7 @@ from ...message import (
     Damage,
     Discard,
     Draft,
+    Edit,
     GroupOrder,
     Handle,
     Hasten,
@@ -32,6 +33,7 @@ from ...message import (
     Return,
     Swap,
     Verdict,
+    WaitFields,
 )
 from .. import validation
 from ..batches import miscounted
@@ -250,6 +252,8 @@ def judge(
         case Replace(draft):
             names |= cells.names_of([draft])
             queues.add(draft.queue)
+        case Edit(to=to_all):
+            queues |= {to.queue for to in to_all if to.queue is not None}
         case _:
             pass
     wakes |= queues
@@ -296,6 +300,10 @@ def _words(
         case Postpone(run=run, dues_ms=dues_ms, back=back):
             dues = numbers([dues_ms[places[handle]] for handle in listed])
             rows = st.rows(c, "postpone", *seen, *_as_seen(listed), dues, run, back, now)
+        case Edit(run=run, cancel=cancel, back=back):
+            was = [handle.wait or WaitFields() for handle in listed]
+            to = [verdict.to_of(places[handle]) for handle in listed]
+            rows = st.rows(c, "edit", *seen, *_as_seen(listed), *_fields(was)[:3], *_fields(to), run, back, cancel, now)
         case Readmit():
             rows = st.rows(c, "readmit", *seen)
         case Replace(draft):
@@ -323,6 +331,16 @@ def _in_turn(handles: Sequence[Handle], verdict: Verdict, moved: set[Handle]) ->
 def _as_seen(handles: Sequence[Handle]) -> tuple[Any, Any]:
     """Return the fences and due times of the handles as arguments of a statement."""
     return numbers([handle.fence for handle in handles]), numbers([handle.due_ms for handle in handles])
+
+
+def _fields(waits: Sequence[WaitFields]) -> tuple[Any, Any, Any, Any]:
+    """Return the queues, priorities, deadlines and due times as arguments of a statement."""
+    return (
+        texts([wait.queue for wait in waits]),
+        numbers([wait.priority for wait in waits]),
+        numbers([wait.deadline_ms for wait in waits]),
+        numbers([wait.due_ms for wait in waits]),
+    )
 
 
 def _put_instead(st: Statements, c: AnyConnection, old: str, draft: Draft, now: int | None) -> None:

@@ -35,7 +35,13 @@ class PostgresDatabase(Store):
     """The parts that all of the PostgreSQL store shares: session, statements, listener and floors."""
 
     traits: Traits = Traits(
-        name="postgres", names_bytes_max=NAMES_MAX, batches=True, hastens=True, takes_over=True, replaces=True
+        name="postgres",
+        names_bytes_max=NAMES_MAX,
+        batches=True,
+        hastens=True,
+        edits=True,
+        takes_over=True,
+        replaces=True,
     )
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:

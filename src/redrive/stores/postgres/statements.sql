@@ -585,6 +585,35 @@ where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane a
   and case when $8::boolean then split_part(coalesce(m.run, ''), '@', 1) = $7::text else coalesce(m.due_ms, m.wake_ms) > {now[9]} end
 returning r.id::text, r.redrives, r.lane
 
+-- name: edit
+-- $1 ids in order, $2 redrives, $3 lanes, $4 fences, $5 dues, $6 queues, $7 priorities and $8 deadlines as they were seen, $9 queues,
+-- $10 priorities, $11 deadlines and $12 dues from now on, a null each where none is said, a deadline 0 where there is none; $13 run, $14 whether
+-- to take back what it did, $15 whether to cancel, $16 now. A key is locked first: a put may be about to take it.
+with moved as (
+update {s}.message m set
+  queue = coalesce(r.queue, m.queue), priority = coalesce(r.priority, m.priority),
+  deadline_ms = nullif(coalesce(r.deadline_ms, m.deadline_ms), 0),
+  due_ms = case when not r.ends then coalesce(r.due_ms, m.due_ms) end,
+  turn = case when not r.ends then m.turn end, place = case when not r.ends then m.place end,
+  wake_ms = case when not r.ends then m.wake_ms end, deferral = case when not r.ends then m.deferral end,
+  lane = case when r.ends then 'done' else 'ready' end, reason = case when r.ends then 'cancelled' end,
+  rested_ms = case when r.ends then {now[16]} end, expires_ms = case when r.ends then {now[16]} + 86400000 end,
+  run = case when not $14::boolean then $13::text || case when m.attempt > 0 then '@' || m.attempt else '' end end
+from (
+  select *, $15::boolean and not $14::boolean ends from unnest($1::uuid[], $2::int[], $3::text[], $4::bigint[], $5::bigint[], $6::text[],
+    $7::bigint[], $8::bigint[], $9::text[], $10::bigint[], $11::bigint[], $12::bigint[])
+    u(id, redrives, lane, fence, seen_ms, was_queue, was_priority, was_deadline_ms, queue, priority, deadline_ms, due_ms) order by id) r
+where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane and m.fence = coalesce(r.fence, m.fence)
+  and (r.seen_ms is null or coalesce(m.due_ms, m.wake_ms) = r.seen_ms)
+  and m.queue = coalesce(r.was_queue, m.queue) and m.priority = coalesce(r.was_priority, m.priority)
+  and coalesce(m.deadline_ms, 0) = coalesce(r.was_deadline_ms, m.deadline_ms, 0)
+  and (m.grp is null or (r.queue is null and r.priority is null and r.due_ms is null))
+  and (not $14::boolean or split_part(coalesce(m.run, ''), '@', 1) = $13::text)
+  and (m.lane <> 'done' or (m.reason = 'cancelled' and m.grp is null and m.batch is null and (m.key is null or exists (
+    select from {s}.unique_key k where k.task = m.task and k.key = m.key and k.id = m.id for no key update))))
+returning r.id::text, r.redrives, r.lane, m.batch, 'open' was, {state} now){count[moved]}
+select id, redrives, lane from moved
+
 -- name: discard
 -- $1 ids, $2 redrives, $3 lanes, $4 as what their batches count them from now on, or null
 with gone as (

@@ -18,6 +18,7 @@ from ...message import (
     Damage,
     Discard,
     Draft,
+    Edit,
     GroupOrder,
     Handle,
     Hasten,
@@ -59,7 +60,15 @@ class RedisAdmin(RedisNamespace):
         arguments.blob(packed_ids([handles[at].id for at in ours]))
         times_ms = [_time_of(verdict, at) for at in ours]
         seen = [
-            (handles[at].redrives, LETTERS[handles[at].lane], ms, handles[at].fence, handles[at].due_ms)
+            (
+                handles[at].redrives,
+                LETTERS[handles[at].lane],
+                ms,
+                handles[at].fence,
+                handles[at].due_ms,
+                handles[at].wait,
+            )
+            + ((verdict.to_of(at),) if isinstance(verdict, Edit) else ())
             for at, ms in zip(ours, times_ms, strict=True)
         ]
         self._begin_batches((draft.priority, draft.queue, draft.batch) for draft in _drafts(verdict))
@@ -287,6 +296,8 @@ def _words_of(verdict: Verdict, made: Sequence[str], arguments: Arguments) -> Se
             return ("hasten", run)
         case Postpone(run=run, back=back):
             return ("postpone", run, back)
+        case Edit(run=run, cancel=cancel, back=back):
+            return ("edit", run, back, cancel)
         case Readmit():
             return ("readmit",)
         case Replace(draft):

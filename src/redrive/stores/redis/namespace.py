@@ -32,7 +32,7 @@ class RedisNamespace(Store):
     """The parts that all of the Redis store shares: session, waits and clock."""
 
     traits: Traits = Traits(
-        name="redis", groups_by=REDIS_GROUPS_BY, batches=True, hastens=True, takes_over=True, replaces=True
+        name="redis", groups_by=REDIS_GROUPS_BY, batches=True, hastens=True, edits=True, takes_over=True, replaces=True
     )
 
     def __init__(self, url: str, *, clock_ms: Callable[[], int] | None = None) -> None:

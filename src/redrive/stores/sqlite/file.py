@@ -167,7 +167,9 @@ class FileWriter:
 class SqliteFile(Store):
     """The parts that all of the store shares. A write quarantines damaged rows in its way, then starts again."""
 
-    traits: Traits = Traits(name="sqlite", one_machine=True, batches=True, hastens=True, takes_over=True, replaces=True)
+    traits: Traits = Traits(
+        name="sqlite", one_machine=True, batches=True, hastens=True, edits=True, takes_over=True, replaces=True
+    )
 
     def __init__(
         self,

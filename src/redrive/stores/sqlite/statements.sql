@@ -378,12 +378,16 @@ where id in (select value from json_each(?2)) and lane = 'ready'
 update message set cancel = 1 where id in (select value from json_each(?1)) and lane = 'leased'
 
 -- name: as_seen
--- ?1 [[id, redrives, lane, fence or null, due or null], …], ?2 whether also what was set aside as damaged: those that are still so, as [[which, seq, lane, queue, group, priority, turn, batch], …]
+-- ?1 [[id, redrives, lane, fence or null, due or null, [queue or null, priority or null, deadline, 0 or null] or null], …], ?2 whether also
+-- what was set aside as damaged, ?3 what was cancelled: those that are still so, as [[which, seq, lane, queue, group, priority, turn, batch], …]
 select json_group_array(json_array(j.key, m.seq, m.lane, m.queue, m.grp, m.priority, m.turn, m.batch)) from json_each(?1) j
 cross join message m on m.id = json_extract(j.value, '$[0]')
-where m.redrives = json_extract(j.value, '$[1]') and m.lane = json_extract(j.value, '$[2]') and not (m.lane = 'done' and m.reason is 'cancelled')
+where m.redrives = json_extract(j.value, '$[1]') and m.lane = json_extract(j.value, '$[2]') and (?3 or m.lane <> 'done' or m.reason is not 'cancelled')
 and m.fence = coalesce(json_extract(j.value, '$[3]'), m.fence)
 and (json_extract(j.value, '$[4]') is null or coalesce(m.due_ms, m.wake_ms) = json_extract(j.value, '$[4]'))
+and (json_extract(j.value, '$[5]') is null or m.queue = coalesce(json_extract(j.value, '$[5][0]'), m.queue)
+  and m.priority = coalesce(json_extract(j.value, '$[5][1]'), m.priority)
+  and coalesce(m.deadline_ms, 0) = coalesce(json_extract(j.value, '$[5][2]'), m.deadline_ms, 0))
 and (?2 or m.lane <> 'quarantine' or m.reason is not 'damaged')
 
 -- name: kept_before
@@ -450,6 +454,28 @@ update message set
   turn = iif(json_extract(j.value, '$[2]'), turn, null),
   run = ?2 || iif(attempt > 0, '@' || attempt, '')
 from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')
+
+-- name: can_edit
+-- ?1 seqs (JSON), ?2 run or null: those that it changed last, ?3 whether they were cancelled: those that may wait again
+select json_group_array(seq) from message m where seq in (select value from json_each(?1))
+and (?2 is null or run = ?2 or substr(run, 1, length(?2) + 1) = ?2 || '@')
+and (not ?3 or reason = 'cancelled' and grp is null and batch is null
+  and (key is null or exists (select 1 from unique_key k where k.task = m.task and k.key = m.key and k.id = m.id)))
+
+-- name: edit
+-- ?1 [[seq, [queue, priority, deadline or 0, due], each null where it stays], …], ?2 run or null. What was cancelled waits again.
+update message set
+  queue = coalesce(json_extract(j.value, '$[1][0]'), queue), priority = coalesce(json_extract(j.value, '$[1][1]'), priority),
+  deadline_ms = nullif(coalesce(json_extract(j.value, '$[1][2]'), deadline_ms), 0),
+  due_ms = coalesce(json_extract(j.value, '$[1][3]'), due_ms),
+  lane = 'ready', reason = null, rested_ms = null, expires_ms = null, run = ?2 || iif(attempt > 0, '@' || attempt, '')
+from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')
+
+-- name: cancel_by_run
+-- ?1 now, ?2 seqs (JSON) of ready ones, ?3 run: as `cancel`
+update message set lane = 'done', due_ms = null, turn = null, wake_ms = null, reason = 'cancelled', rested_ms = ?1, deferral = null,
+  expires_ms = ?1 + 86400000, run = ?3 || iif(attempt > 0, '@' || attempt, '')
+where seq in (select value from json_each(?2))
 
 -- name: return
 -- ?1 [[seq, whether the head of its group blocks it], …]: as before the redrive. The head that it was it is again, where it still blocks.

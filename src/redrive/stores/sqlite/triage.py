@@ -15,6 +15,7 @@ import msgspec
 from ...message import (
     Discard,
     Draft,
+    Edit,
     Handle,
     Hasten,
     Isolate,
@@ -70,14 +71,18 @@ class SqliteTriage:
         if not wanted:
             return []
         ends = isinstance(verdict, Discard | Replace)
-        (as_seen,) = c.execute(self._sql["as_seen"], (text([handles[at] for at in wanted]), ends)).fetchone()
+        listed, edits = text([handles[at] for at in wanted]), isinstance(verdict, Edit)
+        (as_seen,) = c.execute(self._sql["as_seen"], (listed, ends, edits)).fetchone()
         seen = _read_seen(as_seen)
         if (condition := _condition(verdict, now)) is not None:
             name, *values = condition
             (fit,) = c.execute(self._sql[name], (text([one.seq for one in seen]), *values)).fetchone()
             seqs = frozenset(_read_seqs(fit))
             seen = [one for one in seen if one.seq in seqs]
-        return [msgspec.structs.replace(one, which=wanted[one.which]) for one in seen]
+        seen = [msgspec.structs.replace(one, which=wanted[one.which]) for one in seen]
+        if isinstance(verdict, Edit):
+            seen = [one for one in seen if one.group is None or verdict.to_of(one.which).suits_groups]
+        return seen
 
     def _move(
         self, c: sqlite3.Connection, seen: Sequence[HandleMatch], verdict: Verdict, touched: Touched, now: int
@@ -104,6 +109,11 @@ class SqliteTriage:
                     self._postpone(c, seen, {one.seq: now for one in seen}, run)
             case Postpone(run=run, dues_ms=dues_ms, back=back):
                 self._postpone(c, seen, {one.seq: dues_ms[one.which] for one in seen}, None if back else run)
+            case Edit(run=run, cancel=True, back=False):
+                c.execute(self._sql["cancel_by_run"], (now, seqs, run))
+            case Edit(run=run, back=back):
+                rows = [(one.seq, verdict.to_of(one.which)) for one in seen]
+                c.execute(self._sql["edit"], (text(rows), None if back else run))
             case Replace():
                 self._replace(c, seen[0].seq, verdict.draft, now)
 
@@ -179,6 +189,8 @@ def _condition(verdict: Verdict, now: int) -> tuple[Any, ...] | None:
             return "can_postpone", None, run
         case Hasten(run=str()) | Postpone():
             return "can_postpone", now, None
+        case Edit(run=run, cancel=cancel, back=True):
+            return "can_edit", run, cancel
         case _:
             return None
 

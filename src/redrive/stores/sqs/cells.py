@@ -23,6 +23,7 @@ NO_TRIAGE = (
     "SQS can show nothing of what lies in it; name a store for the dead letters in the URL, triage=sqlite:///dead.db "
     "or a PostgreSQL or Redis of its own, and `redrive dlq ingest` fills it"
 )
+NO_EDIT = "SQS cannot change a message that was sent; with track=true, `redrive job cancel` ends one that waits"
 NO_HASTE = "SQS cannot change the delay of a message that was sent: it comes at its time, and not before"
 NO_CELLS = (
     "SQS keeps no shared state; name what does in the store's URL: cells=dynamodb://TABLE, or a Redis, PostgreSQL or "

@@ -20,6 +20,7 @@ from ...message import (
     Counts,
     Delivery,
     Draft,
+    Edit,
     Exchange,
     FailureGroup,
     Filter,
@@ -50,7 +51,17 @@ from ..failpoints import no_failpoint
 from ..state_dir import state_dir
 from .batch_moves import CountedBatches, SteppedMembers
 from .batches import BatchCells
-from .cells import NO_HASTE, PAUSES_EVERY_S, BesideStores, QueuePauses, apply_swaps, check_swaps, need, traits_of
+from .cells import (
+    NO_EDIT,
+    NO_HASTE,
+    PAUSES_EVERY_S,
+    BesideStores,
+    QueuePauses,
+    apply_swaps,
+    check_swaps,
+    need,
+    traits_of,
+)
 from .claim import Adopting, Claims, SqsLeases
 from .client import THREADS, Sqs
 from .deletes import Deletes
@@ -326,6 +337,8 @@ class SqsStore(CountedBatches):
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         if isinstance(verdict, Hasten | Postpone):
             raise Unsupported(NO_HASTE)
+        if isinstance(verdict, Edit):
+            raise Unsupported(NO_EDIT)
         return need(self._triage).judge(handles, verdict, swaps)
 
     def restore(self, messages: Sequence[Message], *, swaps: Sequence[Swap] = ()) -> list[bool]:

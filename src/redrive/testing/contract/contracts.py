@@ -15,6 +15,7 @@ from .batching import BatchRules
 from .cells import OpenCellRules, StoreCellRules
 from .claiming import ClaimRules, ShareRules
 from .deferring import CrashRules, DeferRules, SkipRules
+from .editing import EditRules
 from .grouping import GroupRules, WidthRules
 from .hastening import HastenRules
 from .keeping import KeepRules
@@ -57,6 +58,7 @@ class StoreContract(
     ReplayRules,
     ReturnRules,
     HastenRules,
+    EditRules,
     ReadmitRules,
     LineRules,
     ReplaceRules,

@@ -20,6 +20,7 @@ from ...message import (
     DeadLetter,
     Decision,
     Discard,
+    Edit,
     GroupOrder,
     Handle,
     Hasten,
@@ -31,9 +32,10 @@ from ...message import (
     Settlement,
     Started,
     Swap,
+    WaitFields,
 )
 from ...store import Store
-from .base import LEASE_MS, Contract, ask, claim, claim_one, draft, fresh_id, put, put_one, settle, values
+from .base import LEASE_MS, Contract, ask, claim, claim_one, claimed_ids, draft, fresh_id, put, put_one, settle, values
 
 Rule = TypeVar("Rule", bound=Callable[..., None])
 
@@ -177,6 +179,15 @@ def no_haste(store: Store) -> None:
     assert claim(store) == []
 
 
+def no_edit(store: Store) -> None:
+    id = put_one(store)
+    for handles in ([], [Handle(id, 0, Lane.READY)]):
+        for verdict in (Edit("r", (WaitFields(priority=0),) * len(handles)), Edit("r", cancel=True)):
+            with pytest.raises(Unsupported):
+                store.triage(handles, verdict)
+    assert claimed_ids(store) == [id]
+
+
 def no_kept(store: Store) -> None:
     id, other = put(store, draft(keep_ms=1000), draft())
     for delivery in claim(store):
@@ -283,6 +294,7 @@ LESS: dict[str, Callable[[Store], None]] = {
     "cancels": no_look,
     "triages": no_triage,
     "hastens": no_haste,
+    "edits": no_edit,
     "keeps_done": no_kept,
     "widths": no_widths,
     "skips": no_skips,

@@ -13,6 +13,7 @@ from ...duration import Duration, milliseconds, show
 from ...errors import ConfigError
 from ...flow.gates import Gates
 from ...flow.limits import per_s
+from ...message import PRIORITIES
 from ...task import as_text
 from .pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STOP_IF, StopRule
 from .records import RedriveSettings
@@ -33,6 +34,9 @@ class PlanOptions(TypedDict, total=False):
     delay: Duration
     spread: Duration
     keep_deadline: bool
+    priority: int | None
+    deadline: Duration | None
+    cancel: bool
     gates: Gates | None
     note: str
 
@@ -63,6 +67,7 @@ class PlanOption(NamedTuple):
     metavar: str | None = None
     hint: str = ""
     least: int = 0
+    most: int = COUNT_MAX
 
     @property
     def field(self) -> str:
@@ -73,7 +78,7 @@ class PlanOption(NamedTuple):
         """Return the name of the option in JSON, and its value in these settings."""
         value = getattr(settings, self.field)
         if self.kind is OptionKind.DURATION:
-            return f"{self.name}_s", value / 1000
+            return f"{self.name}_s", None if value is None else value / 1000
         if self.kind is OptionKind.RATE:
             return f"{self.name}_per_s", value
         return self.name, None if value == "" else value
@@ -90,7 +95,7 @@ class PlanOption(NamedTuple):
             case OptionKind.TEXT:
                 return as_text(value, self.name)
             case OptionKind.DURATION:
-                return milliseconds(value, self.name)
+                return None if value is None else milliseconds(value, self.name)
             case OptionKind.FLAG | OptionKind.SWITCH:
                 return bool(value)
 
@@ -111,6 +116,12 @@ def _attempts_words(s: RedriveSettings) -> str:
     if s.attempts is None:
         return "attempts as the policy says"
     return "one attempt each" if s.attempts == 1 else f"{s.attempts} attempts each"
+
+
+def _deadline_words(s: RedriveSettings) -> str | None:
+    if s.deadline_ms is None:
+        return None
+    return f"deadline in {show(s.deadline_ms / 1000)}" if s.deadline_ms else "no deadline"
 
 
 def _none(s: RedriveSettings) -> None:
@@ -161,15 +172,34 @@ OPTIONS: Final = (
         "keep_deadline", OptionKind.FLAG, False, "keep the deadlines of messages",
         "Keep deadlines", "life", lambda s: "deadlines kept" if s.keep_deadline else None,
     ),
+    PlanOption(
+        "priority", OptionKind.COUNT, None, "of what waits: another priority, 0 is served first",
+        "Priority, of what waits", "edit", lambda s: None if s.priority is None else f"priority {s.priority}",
+        None, "their own", PRIORITIES[0], PRIORITIES[-1],
+    ),
+    PlanOption(
+        "deadline", OptionKind.DURATION, None, "of what waits: end it after this time; 0s: none",
+        "Deadline, of what waits", "edit", _deadline_words, None, "their own",
+    ),
+    PlanOption(
+        "cancel", OptionKind.FLAG, False, "of what waits: end it, so that it does not run",
+        "Cancel what waits", "edit", lambda s: "cancelled" if s.cancel else None,
+    ),
 )  # fmt: skip
 
 
 LIFE: Final = ("attempts", "to_queue", "keep_deadline")  # options for the new life that only a redrive gives
+EDITS: Final = ("priority", "deadline", "cancel")  # options that only an edit of what waits has
+NEVER_EDITED: Final = ("attempts", "keep_deadline")  # options of a redrive that an edit has not
+_UNFIT: Final = {
+    True: "; only a plan over lane:ready, lane:scheduled or lane:parked changes what waits",
+    False: ", and its deadline unless deadline= says another",
+}
 
 
-def read_settings(*, hurry: bool = False, **options: Unpack[PlanOptions]) -> RedriveSettings:
-    """Return the settings for these options; `hurry`: of a plan over waiting messages, which keep their lives. Raises
-    ConfigError, ValueError or TypeError for an invalid one."""
+def read_settings(*, hurry: bool = False, edit: bool = False, **options: Unpack[PlanOptions]) -> RedriveSettings:
+    """Return the settings for these options; `hurry`: of a plan that makes waiting messages due; `edit`: of one that
+    changes them. Raises ConfigError, ValueError or TypeError for an invalid one."""
     given: Mapping[str, Any] = options
     if unknown := given.keys() - PlanOptions.__annotations__.keys():
         raise TypeError(f"a plan has no option {sorted(unknown)[0]!r}; it has {', '.join(PlanOptions.__annotations__)}")
@@ -177,17 +207,22 @@ def read_settings(*, hurry: bool = False, **options: Unpack[PlanOptions]) -> Red
     if not isinstance(gates, Gates | None):
         raise TypeError(f"gates {gates!r} is refused: expected Gates, such as Gates(window='22:00-06:00')")
     fields = {option.field: option.read(given.get(option.name, option.default)) for option in OPTIONS}
-    settings = RedriveSettings(gates=gates, note=given.get("note", ""), hurry=hurry, **fields)
-    if hurry and (name := next((name for name in LIFE if getattr(settings, name)), None)):
-        raise ConfigError(
-            f"{name}={getattr(settings, name)!r}; a waiting message keeps its attempts, queue and deadline"
-        )
+    settings = RedriveSettings(gates=gates, note=given.get("note", ""), hurry=hurry, edit=edit, **fields)
+    at_rest = not (hurry or edit)
+    for name in EDITS if at_rest else NEVER_EDITED:
+        if (value := given.get(name)) is not None and value is not False:
+            why = "what is dead or done gets a new life" if at_rest else "a waiting message keeps its attempts"
+            raise ConfigError(f"{name}={value!r}; {why}{_UNFIT[at_rest]}")
+    beside = settings.to_queue, settings.priority, settings.deadline_ms, settings.moves_due or None
+    if settings.cancel and beside != (None,) * 4:
+        raise ConfigError("cancel=True; what is cancelled gets no queue, priority, deadline or delay beside")
     return settings
 
 
 def settings_words(settings: RedriveSettings) -> Iterator[str]:
     """Yield a phrase for each option of a plan that is in effect."""
-    options = (option for option in OPTIONS if not (settings.hurry and option.name in LIFE))
+    unsaid = LIFE if settings.hurry else NEVER_EDITED if settings.edit else ()
+    options = (option for option in OPTIONS if option.name not in unsaid)
     yield from (words for option in options if (words := option.words(settings)))
     gates = settings.gates
     if gates is None:
@@ -211,6 +246,7 @@ def _stop(rule: str | None) -> str:
 def _whole(value: int | None, option: PlanOption) -> int | None:
     if value is None and option.default is None:
         return None
-    if type(value) is not int or not option.least <= value <= COUNT_MAX:
-        raise ConfigError(f"{option.name}={value!r}; expected a whole number from {option.least} up")
+    if type(value) is not int or not option.least <= value <= option.most:
+        bound = "up" if option.most == COUNT_MAX else f"to {option.most}"
+        raise ConfigError(f"{option.name}={value!r}; expected a whole number from {option.least} {bound}")
     return value

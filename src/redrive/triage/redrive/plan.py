@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -43,6 +44,15 @@ _AGES_MS = [hours * 3_600_000 for hours in (1, 6, 24, 7 * 24, 30 * 24)]
 CANARY_S = 1.0  # seconds until the outcomes of a canary, for the estimate
 
 
+def is_edit(options: PlanOptions, *, scheduled: bool) -> bool:
+    """Return whether a plan with these options over waiting messages is an edit. `scheduled`: none of them is due, so
+    that a delay alone is no edit: the plan gives them another due time."""
+    given: Mapping[str, Any] = options
+    if any(given.get(name) is not None for name in ("priority", "deadline", "to_queue")) or given.get("cancel"):
+        return True
+    return not scheduled and any(given.get(name) not in (None, 0, "0s") for name in ("delay", "spread"))
+
+
 class PlanHandle:
     """A stored plan: `plan` is its content, `start` starts its run."""
 
@@ -61,9 +71,11 @@ class PlanHandle:
         app: Registry | None = None,
         excluded: Mapping[str, int] | None = None,
         hurry: bool = False,
+        edit: bool = False,
     ) -> PlanHandle:
-        """Store a new plan of these messages, with `hurry` of waiting ones. Raises as `read_settings` and `draw_up`."""
-        settings = read_settings(hurry=hurry, **options)
+        """Store a new plan of these messages, with `hurry` or `edit` of waiting ones. Raises as `read_settings` and
+        `draw_up`."""
+        settings = read_settings(hurry=hurry, edit=edit, **options)
         return cls(store, draw_up(store, messages, selector, settings, app=app, excluded=excluded), app)
 
     @classmethod
@@ -163,8 +175,8 @@ def draw_up(
     app: Registry | None = None,
     excluded: Mapping[str, int] | None = None,
 ) -> Plan:
-    """Store a plan of these messages, with one chunk of them in memory at a time. With `settings.hurry` they wait,
-    otherwise they are at rest.
+    """Store a plan of these messages, with one chunk of them in memory at a time. With `settings.hurry` or
+    `settings.edit` they wait, otherwise they are at rest.
 
     `excluded` counts the messages left out, by reason; it is read after the last message. Raises StoreError.
     """
@@ -172,12 +184,14 @@ def draw_up(
     id, digest, total, count = new_id(made_ms), hashlib.sha256(), 0, 0
     counts = _Counts(made_ms)
     for some in chunks(messages):
-        value = msgspec.json.encode([m.waiting_handle if settings.hurry else m.handle[:3] for m in some])
+        edit, hurry = settings.edit, settings.hurry  # the first fields of a Handle
+        frozen = [m.edit_handle if edit else m.waiting_handle[:5] if hurry else m.handle[:3] for m in some]
+        value = msgspec.json.encode(frozen)
         store.cells.swap([Swap(chunk_cell(id, count), 0, value, PLAN_KEPT_MS)])
         digest.update(value)
         counts.add(some)
         total, count = total + len(some), count + 1
-    settings = fitted(settings, total)
+    settings = fitted(settings, total, unwatched=settings.edit and (settings.cancel or counts.later > 0))
     plan = Plan(
         id=id,
         selector=selector,
@@ -190,7 +204,8 @@ def draw_up(
         by_age={age: counts.ages[n] for n, age in enumerate(AGES) if counts.ages[n]},
         excluded={why: count for why, count in (excluded or {}).items() if count},
         eta_s=estimate_s(settings, total),
-        dependencies=_dependencies(app, counts.tasks),
+        dependencies={} if settings.edit else _dependencies(app, counts.tasks),
+        lasting=counts.members if settings.cancel else 0,
     )
     plan = replace(plan, digest=sealed(digest, plan))
     store.cells.swap([Swap(plan_cell(id), 0, msgspec.json.encode(plan), PLAN_KEPT_MS)])
@@ -206,11 +221,14 @@ class _Counts:
         self.queues: Counter[str] = Counter()
         self.tasks: Counter[str] = Counter()
         self.ages: Counter[int] = Counter()  # number of messages by index in AGES
+        self.later = self.members = 0  # number of messages that are not due yet; of members of groups and batches
 
     def add(self, messages: Sequence[Message]) -> None:
         self.queues.update(m.queue for m in messages)
         self.tasks.update(m.task for m in messages)
         now_ms = self.now_ms
+        self.later += sum((m.due_ms or 0) > now_ms for m in messages)
+        self.members += sum(m.group is not None or m.batch is not None for m in messages)
         self.ages.update(bisect_right(_AGES_MS, abs(now_ms - (m.rested_ms or m.due_ms or now_ms))) for m in messages)
 
 
@@ -264,6 +282,9 @@ def estimate_s(settings: RedriveSettings, total: int) -> float:
     return round(past_s + canary_s + waits_s, 3)
 
 
-def fitted(settings: RedriveSettings, total: int) -> RedriveSettings:
-    """Return the settings without canary and slow start if the plan has no more messages than its canary."""
+def fitted(settings: RedriveSettings, total: int, *, unwatched: bool = False) -> RedriveSettings:
+    """Return the settings without canary and slow start if the plan has no more messages than its canary; if their
+    outcomes are not awaited, without a stop rule as well."""
+    if unwatched:
+        return replace(settings, canary=0, slow_start=False, halve_on_failures=False, stop_if="", unwatched=True)
     return replace(settings, canary=0, slow_start=False) if total <= settings.canary else settings

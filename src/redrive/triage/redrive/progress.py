@@ -146,8 +146,9 @@ class Progress:
         """Remember the last committed batch: the position after it, and for each message whether it was moved."""
         self._tried = at, moved
 
-    def record(self, work: UnitOfWork) -> None:
-        """Mark which messages of the last batch were moved; if another runner committed it, look that up."""
+    def record(self, work: UnitOfWork, *, unwatched: bool = False) -> None:
+        """Mark which messages of the last batch were moved; if another runner committed it, look that up. `unwatched`:
+        they are done then, as the run awaits no outcomes."""
         state = work.state
         if state.known == state.at:
             return
@@ -156,10 +157,15 @@ class Progress:
         else:
             moved = self._tried[1]
         for position, done in zip(range(state.known, state.at), moved, strict=True):
-            self._mark(work, position, PlanMark.WAITING if done else PlanMark.CHANGED)
+            mark = PlanMark.DONE if unwatched else PlanMark.WAITING
+            self._mark(work, position, mark if done else PlanMark.CHANGED)
         count = sum(moved)
         work.state = replace(
-            state, known=state.at, moved=state.moved + count, changed=state.changed + len(moved) - count
+            state,
+            known=state.at,
+            moved=state.moved + count,
+            done=state.done + (count if unwatched else 0),
+            changed=state.changed + len(moved) - count,
         )
         self._tried = None
 
@@ -236,7 +242,7 @@ class Progress:
             self._searched_ms = 0 if recovered else work.now_ms  # there are probably more lost ones
 
     def _count_chunk(self, work: UnitOfWork, n: int) -> None:
-        offsets = self.waiting_in(work, n)
+        offsets = self.marked_in(work, n, PlanMark.WAITING)
         keys = [redrive_outcome.cell_of(self.id, self.chunk(n)[k].id) for k in offsets]
         cells = self._store.cells.read(keys)
         self._remove_sent(work, [self.chunk(n)[k].id for k, cell in zip(offsets, cells, strict=True) if cell])
@@ -251,9 +257,9 @@ class Progress:
             if cell is not None and (key := sent_cell(self.id, id)) not in work.removed:
                 work.remove(key, cell)
 
-    def waiting_in(self, work: UnitOfWork, n: int) -> list[int]:
-        """Return the offsets in chunk n of messages that wait for their outcome."""
-        return [k for k, mark in enumerate(self._marks(work, n)) if mark == ord(PlanMark.WAITING)]
+    def marked_in(self, work: UnitOfWork, n: int, mark: PlanMark) -> list[int]:
+        """Return the offsets in chunk n of messages with this mark."""
+        return [k for k, each in enumerate(self._marks(work, n)) if each == ord(mark)]
 
     def _count(self, work: UnitOfWork, n: int, k: int, first: redrive_outcome.RedriveOutcome) -> None:
         done = first.outcome == redrive_outcome.DONE
@@ -280,7 +286,7 @@ class Progress:
         moved them. Each call checks the next part of a chunk, messages before outcomes. Returns how many it marked."""
         last, after = divmod(self._lost_at, CHUNK)
         n = next((n for n in numbers if n >= last), numbers[0])
-        offsets = [k for k in self.waiting_in(work, n) if n != last or k >= after][:FIND_MAX]
+        offsets = [k for k in self.marked_in(work, n, PlanMark.WAITING) if n != last or k >= after][:FIND_MAX]
         self._lost_at = n * CHUNK + offsets[-1] + 1 if len(offsets) == FIND_MAX else (n + 1) * CHUNK
         messages = self._store.find([self.chunk(n)[k].id for k in offsets])
         gone = [k for k, message in zip(offsets, messages, strict=True) if _left(message, self.id, self.chunk(n)[k])]
@@ -328,9 +334,14 @@ class Progress:
     def returned(self, work: UnitOfWork, n: int, offsets: Iterable[int]) -> None:
         """Mark the messages at these offsets of chunk n as returned by an undo."""
         for k in offsets:
-            self._marks(work, n)[k] = ord(PlanMark.RETURNED)
-            self._no_longer_waits(work, n)
-            work.state = replace(work.state, moved=work.state.moved - 1, returned=work.state.returned + 1)
+            marks, state = self._marks(work, n), work.state
+            done = marks[k] == ord(PlanMark.DONE)  # of a run that awaits no outcomes
+            marks[k] = ord(PlanMark.RETURNED)
+            if done:
+                work.changed.add(n)
+            else:
+                self._no_longer_waits(work, n)
+            work.state = replace(state, moved=state.moved - 1, done=state.done - done, returned=state.returned + 1)
 
 
 def as_planned(message: Message | None, handle: Handle, run: str) -> bool:
@@ -338,6 +349,8 @@ def as_planned(message: Message | None, handle: Handle, run: str) -> bool:
     run has moved it, only an undo can restore that."""
     if message is None or message.handle[:3] != handle[:3]:
         return False
+    if handle.wait is not None:
+        return message.fence == handle.fence and message.run is None
     return handle.fence is None or (message.fence == handle.fence and message.run_id != run)
 
 

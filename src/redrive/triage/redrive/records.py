@@ -1,8 +1,9 @@
 """The stored form of a plan and its run: values, and the cells that hold them.
 
 - `run/ID/plan`: the plan. `run/ID/c/N`: its chunk N, at most 1,000 messages as they were when it was made; handles of
-  waiting messages have their fence and due time, so that an older program refuses the chunk. Chunks are written first
-  and the plan last: an interrupted plan does not exist, and its chunks expire.
+  waiting messages have their fence and due time, and for an edit their queue, priority and deadline, so that an older
+  program refuses the chunk. Chunks are written first and the plan last: an interrupted plan does not exist, and its
+  chunks expire.
 - `run/ID`: the state of the run. Every write that advances the run swaps this cell in the same commit, so that only one
   of two processes on the same run succeeds.
 - `run/ID/r/N`: one letter for each message of chunk N, a `PlanMark`.
@@ -68,6 +69,21 @@ class RedriveSettings(Struct, frozen=True, kw_only=True, omit_defaults=True):
     gates: Gates | None = None  # None: the defaults of Gates
     note: str = ""
     hurry: bool = False  # the messages wait: the run gives them another due time, and they keep their lives
+    edit: bool = False  # the messages wait: the run changes what the options say, and they keep their lives
+    priority: int | None = None  # of an edit, as all below; None: their own
+    deadline_ms: int | None = None  # from the change on; 0: none; None: their own
+    cancel: bool = False
+    unwatched: bool = False  # a message is done once it is changed, as its outcome is hours away, or never comes
+
+    @property
+    def kind(self) -> str:
+        """What the run does with the messages: redrive, hurry, edit or cancel."""
+        return "hurry" if self.hurry else "cancel" if self.cancel else "edit" if self.edit else "redrive"
+
+    @property
+    def moves_due(self) -> bool:
+        """True if a delay is set: the run gives messages other due times."""
+        return bool(self.delay_ms or self.spread_ms)
 
 
 class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -92,6 +108,7 @@ class Plan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     excluded: Mapping[str, int] = {}
     eta_s: float = 0.0
     dependencies: Mapping[str, str] = {}
+    lasting: int = 0  # number of messages whose cancel an undo cannot take back: members of groups and batches
     digest: str = ""
 
 

@@ -159,8 +159,8 @@ class Run:
         self._change("cancel", "cancelled", _cancelled, actor, reason)
 
     def undo(self, *, actor: str | None = None, reason: str = "") -> int:
-        """End the run, and return the messages that it moved and that have not run yet to their dead lane, or to their
-        due times, as if they had never been moved. Waits until that is done; returns the number of messages returned.
+        """End the run, and return the messages that it moved and that have not run yet to their dead lane, or to how
+        they waited, as if they had never been moved. Waits until that is done; returns the number of messages returned.
         Raises RuntimeError as `wait`."""
         refuse_loop("run.undo()", "await asyncio.to_thread(run.undo)")
 
@@ -269,7 +269,8 @@ def begin(store: Store, plan: Plan, *, actor: str, reason: str, cause: str = "",
     state = RunState(actor=actor, reason=reason, cause=cause, started_ms=now_ms, total=plan.total)
     story = [Line(now_ms, f"started by {actor}: {reason}")]
     audit = Audit(store)
-    action = "run-now" if plan.settings.hurry else "redrive"
+    edits = "cancel" if plan.settings.cancel else "edit"
+    action = "run-now" if plan.settings.hurry else edits if plan.settings.edit else "redrive"
     entry = audit.entry(action, actor, reason, plan.selector, count=plan.total, about=plan.id)
 
     def write(audited: list[Swap]) -> None:

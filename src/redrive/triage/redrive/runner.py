@@ -17,7 +17,22 @@ from msgspec.structs import replace
 
 from ...errors import Conflict, PlanRefused
 from ...events import Notify
-from ...message import Cell, Handle, Hasten, Lane, Message, Postpone, Redrive, Return, Swap, Verdict, version_of
+from ...message import (
+    UNWATCHED,
+    Cell,
+    Edit,
+    Handle,
+    Hasten,
+    Lane,
+    Message,
+    Postpone,
+    Redrive,
+    Return,
+    Swap,
+    Verdict,
+    WaitFields,
+    version_of,
+)
 from ...policy import draw
 from ...registry import Registry
 from ...store import Store
@@ -32,6 +47,7 @@ from .records import (
     OVER_KEPT_MS,
     UNNAMED_KEPT_MS,
     Plan,
+    PlanMark,
     RedriveSettings,
     RunState,
     RunStatus,
@@ -148,7 +164,7 @@ class Runner:
         self.carries: bool = False
 
     def _advance(self, work: UnitOfWork, plan: Plan) -> float:
-        self._progress.record(work)
+        self._progress.record(work, unwatched=plan.settings.unwatched)
         self._progress.count_outcomes(work)
         if work.state.undo >= 0:
             return self._undo(work)
@@ -301,12 +317,13 @@ class Runner:
             work.state = replace(work.state, undo=-1)
             self._commit(work)
             return 0.0
-        places = self._progress.waiting_in(work, n)
+        unwatched = self._plan is not None and self._plan.settings.unwatched
+        places = self._progress.marked_in(work, n, PlanMark.DONE if unwatched else PlanMark.WAITING)
         planned = [self._progress.chunk(n)[k] for k in places]
         messages = self._progress.find([handle.id for handle in planned])
         back = [k for k, h, m in zip(places, planned, messages, strict=True) if as_planned(m, h, self.id)]
         unrun = [
-            (m.handle._replace(fence=h.fence), h.due_ms or 0)
+            (m.handle._replace(fence=h.fence), h)
             for h, m in zip(planned, messages, strict=True)
             if m is not None and _unrun(m, self.id, h) and m.id not in self._refused
         ][:BATCH]
@@ -317,8 +334,7 @@ class Runner:
             self._commit(work)
             return 0.0
         # the next tick reads which messages were returned
-        dues_ms = tuple(due_ms for _, due_ms in unrun)
-        verdict = Return(self.id) if handles[0].fence is None else Postpone(self.id, dues_ms, back=True)
+        verdict = _undoing(self.id, None if self._plan is None else self._plan.settings, unrun)
         moved = self._store.triage(handles, verdict, swaps=work.swaps(self._store))
         self._refused.update(handle.id for handle, done in zip(handles, moved, strict=True) if not done)
         return 0.0
@@ -359,8 +375,35 @@ class Runner:
                 keep(cells, plan, UNNAMED_KEPT_MS)
 
 
+def _undoing(run: str, settings: RedriveSettings | None, unrun: Sequence[tuple[Handle, Handle]]) -> Verdict:
+    """Return the verdict that returns messages to where they were. `unrun`: the handle of each, and as planned."""
+    if unrun[0][1].fence is None:
+        return Return(run)
+    if settings is None or not settings.edit:
+        return Postpone(run, tuple(planned.due_ms or 0 for _, planned in unrun), back=True)
+    return Edit(run, tuple(_before(settings, planned) for _, planned in unrun), settings.cancel, back=True)
+
+
+def _before(settings: RedriveSettings, planned: Handle) -> WaitFields:
+    """Return what an undo of an edit gives back to the message: only what these settings changed."""
+    wait = planned.wait or WaitFields()
+    return WaitFields(
+        None if settings.to_queue is None else wait.queue,
+        None if settings.priority is None else wait.priority,
+        None if settings.deadline_ms is None else wait.deadline_ms,
+        planned.due_ms if settings.cancel or settings.moves_due else None,
+    )
+
+
 def _verdict(run: str, s: RedriveSettings, batch: Sequence[Handle], now_ms: int) -> Verdict:
     delays = tuple(int(draw(run + h.id, h.redrives, 0) * s.spread_ms) for h in batch) if s.spread_ms else ()
+    if s.edit:
+        name = run + UNWATCHED if s.unwatched else run
+        if s.cancel:
+            return Edit(name, cancel=True)
+        deadline_ms = s.deadline_ms and now_ms + s.deadline_ms
+        dues_ms = [now_ms + s.delay_ms + more if s.moves_due else None for more in delays or [0] * len(batch)]
+        return Edit(name, tuple(WaitFields(s.to_queue, s.priority, deadline_ms, due_ms) for due_ms in dues_ms))
     if s.hurry:
         if not (s.delay_ms or s.spread_ms):
             return Hasten(run)
@@ -398,7 +441,11 @@ def _phase(plan: Plan, state: RunState, why: str) -> str:
 
 
 def _unrun(message: Message, run: str, handle: Handle) -> bool:
-    """True if the run moved the message, which was planned as the handle says, and no worker has claimed it since."""
+    """True if the run moved the message, which was planned as the handle says, and no worker has claimed it since. One
+    that the run cancelled can be returned if neither a group nor a batch has gone on without it."""
+    if message.run_id == run and message.lane is Lane.DONE and message.reason == "cancelled":
+        alone = message.group is None and message.batch is None
+        return alone and handle.wait is not None and message.fence == handle.fence
     if message.run_id != run or message.lane is not Lane.READY:
         return False
     return not message.attempt and not message.crashes if handle.fence is None else message.fence == handle.fence

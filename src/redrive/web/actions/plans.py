@@ -42,8 +42,10 @@ def _given(ask: PageRequest, option: PlanOption) -> Any:
     match option.kind:
         case OptionKind.FLAG | OptionKind.SWITCH:
             return ask.checked(option.name) if option.name in ask.form else option.default
+        case OptionKind.COUNT | OptionKind.DURATION if option.default is None and not ask.text(option.name):
+            return None
         case OptionKind.COUNT:
-            return ask.number(option.name, option.default or 0, most=COUNT_MAX) or (0 if option.default else None)
+            return ask.number(option.name, option.default or 0, least=option.least, most=min(COUNT_MAX, option.most))
         case OptionKind.DURATION:
             return ask.duration_ms(option.name, "0s") / 1000
         case OptionKind.RULE:  # an empty value means no rule

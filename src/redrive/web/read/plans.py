@@ -16,7 +16,7 @@ from ...present.groups import task_group_record
 from ...present.plans import plan_record
 from ...present.runs import run_record
 from ...simulate import PlanForecast, forecast_plan, foretold, read_score
-from ...triage.lanes import of_scheduled
+from ...triage.lanes import of_waiting
 from ...triage.lookup import run_ids
 from ...triage.redrive.options import OPTIONS, OptionKind, PlanOption, settings_words
 from ...triage.redrive.pacing import MAX_PER_S, STEP_MS
@@ -103,7 +103,7 @@ def recent(ask: PageRequest) -> list[Record]:
 
 def _matching(ask: PageRequest, selection: Selection) -> Record:
     """Return how many messages match, in all and by queue and task. `count` is None while a thread still counts."""
-    few = at_rest(ask) <= COUNTED_MAX and not of_scheduled(selection.node)
+    few = at_rest(ask) <= COUNTED_MAX and not of_waiting(selection.node)
     keep = ask.kept if few else ask.kept_soon
     counted = keep(f"plan/{selection}", lambda: _counted(ask, selection))
     if counted is None:
@@ -177,6 +177,7 @@ def plan(ask: PageRequest) -> Record:
         "run": _run(ask, made.id) if applied else None,
         "expires_at": timestamp(made.made_ms + APPLIED_WITHIN_MS),
         "how": list(settings_words(made.settings)),
+        "kind": made.settings.kind,
         "peak_per_s": rate,
         "load": _load(ask, made, rate),
         "held": [] if applied else _held(ask, made),

@@ -9,7 +9,7 @@ from ...ids import first_and_last, is_id
 from ...message import Counts, FailureGroup
 from ...present.names import selector_terms
 from ...present.permissions import Permission
-from ...triage.lanes import of_scheduled
+from ...triage.lanes import of_waiting
 from ...triage.lookup import BEGIN_MIN, message_ids
 from ...triage.select.parser import parse
 from ...triage.select.terms import ARGS, HEADER, WORD, Node, fields_of
@@ -38,8 +38,8 @@ def chosen(ask: PageRequest, text: str, now_ms: int | None = None) -> Selection:
 
 
 def plannable(ask: PageRequest, text: str) -> Selection:
-    """Return the selection for a plan: of messages at rest, or of `lane:scheduled`. Raises as `understood` does."""
-    return ask.app.select(text) if of_scheduled(understood(ask, text)) else chosen(ask, text)
+    """Return the selection for a plan: of messages at rest, or of those that wait. Raises as `understood` does."""
+    return ask.app.select(text) if of_waiting(understood(ask, text)) else chosen(ask, text)
 
 
 def mistake(error: Misread) -> Record:

@@ -1,7 +1,8 @@
 -- needs: full states faults cells groups puts settles
--- {handles as {redrives, lane, delay or due time, fence or nil, due time as it was seen or nil}, verdict, swaps}, their ids in ARGV[3]: {a word per handle: 1 if it was as it says,
+-- {handles as {redrives, lane, delay or due time, fence or nil, due time as it was seen or nil, {queue, priority, deadline} as they were seen, each
+-- or all nil, and what an edit makes of {queue, priority, deadline, due time}, nil where it stays; a deadline 0 is none}, verdict, swaps}, their ids in ARGV[3]: {a word per handle: 1 if it was as it says,
 -- else 0}, or what was refused, and then nothing was changed. A verdict: {'redrive', to_queue, attempts, run,
--- keep_deadline} | {'discard', waive} | {'hasten', run or nil} | {'postpone', run, back} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
+-- keep_deadline} | {'discard', waive} | {'hasten', run or nil} | {'postpone', run, back} | {'edit', run, back, cancel} | {'isolate', why} | {'return', run} | {'readmit'} | {'replace', drafts, zones, ARGV index
 -- of their ids}.
 -- What a run or an isolation takes from a message is the map `b` in its state, with the names of there; `n` is how often
 -- it had been redriven, by which what a run took is told from what an isolation took.
@@ -177,8 +178,64 @@ local function postpone(record, due, run, back)
   keep_state(record.id, state)
 end
 
-local function may_judge(record)
+-- What was put, with another priority or deadline. Both stand in it: the head has the priority, what is rarely set the deadline.
+local function put_anew(record, message, priority, deadline)
+  local marks, tail = byte(message, 20), sub(message, 21)
+  if priority then marks = marks - marks % 4 + priority end
+  if deadline then
+    local at, _, _, _, delta, task, queue = cmsgpack.unpack_limit(message, 7, 1)
+    local rare = record.rare
+    rare.d, record.state.cold.dl = deadline > 0 and deadline or nil, nil
+    tail = cmsgpack.pack(delta, task, queue) .. (next(rare) and cmsgpack.pack(rare) or '\192') .. sub(message, at + 1)
+  end
+  keep_field(MESSAGES, record.id, sub(message, 1, 19) .. string.char(marks) .. tail)
+end
+
+-- It waits otherwise from now on, or is cancelled; or what was cancelled waits again. Who stands in a group keeps its place there.
+local function edit(record, message, to)
+  local state, cold = record.state, record.state.cold
+  local _, run, back, cancel = unpack(verdict, 1, 4)
+  local queue, priority, deadline, due = unpack(to, 1, 4)
+  if cancel and not back then
+    leave_due(record.priority, record.queue, record.member)
+    drop(lease_key(record.priority, record.queue), record.member) -- its state may be gone
+    if record.group then leave(record) end
+    cancelled(record)
+  else
+    local moves = state.lane == DONE or queue or priority or due
+    if state.lane == DONE then rise(record) elseif moves then leave_due(record.priority, record.queue, record.member) end
+    state.lane, state.due = READY, due or state.due
+    if priority or deadline then put_anew(record, message, priority, deadline) end
+    record.priority = priority or record.priority
+    if queue then
+      cold.q = queue ~= record.task_queue and queue or nil
+      record.queue = queue
+      call('SADD', root .. 'qs', queue)
+      woken[queue] = true
+    end
+    if moves then enter_due(record.priority, record.queue, state, record.member) end
+  end
+  cold.run = not back and (state.attempt > 0 and run .. '@' .. state.attempt or run) or nil
+  keep_state(record.id, state)
+end
+
+-- Whether it waits as it was seen, and an edit is for it.
+local function may_edit(record, was, to)
+  local _, run, back, cancel = unpack(verdict, 1, 4)
+  local state, cold, rare = record.state, record.state.cold, record.rare
+  local queue, priority, deadline = unpack(was or {}, 1, 3)
+  if queue and queue ~= record.queue or priority and priority ~= record.priority then return false end
+  if deadline and deadline ~= (not cold.dl and rare.d or 0) then return false end
+  if back and string.match(cold.run or '', '^[^@]*') ~= run then return false end
+  if not (back and cancel) then return state.lane == READY and not (record.group and (to[1] or to[2] or to[4])) end
+  if state.lane ~= DONE or cold.r ~= 'cancelled' or rare.g or record.batch then return false end
+  local held = rare.k and holder_of(key_name(record.task, rare.k))
+  return not rare.k or (held and sub(held, 1, 16) == record.id)
+end
+
+local function may_judge(record, was, to)
   local lane = record.state.lane
+  if kind == 'edit' then return may_edit(record, was, to) end
   if kind == 'hasten' or kind == 'postpone' then
     if lane ~= READY or not verdict[2] then return lane == READY end
     if verdict[3] then return string.match(record.state.cold.run or '', '^[^@]*') == verdict[2] end
@@ -204,17 +261,17 @@ local function record_of_handle(i)
   local id = sub(ARGV[3], 16 * i - 15, 16 * i)
   local message = call('HGET', MESSAGES, id)
   local packed = message and call('HGET', STATES, id)
-  if not message or not (packed or kind == 'hasten' or kind == 'postpone') then return end
+  if not message or not (packed or kind == 'hasten' or kind == 'postpone' or kind == 'edit') then return end
   local record = sound_of(id, message, packed) or (kind == 'discard' and unread(id, packed))
   if not record then return end
-  local redrives, lane, _, fence, due = unpack(handles[i], 1, 5)
+  local redrives, lane, _, fence, due, was, to = unpack(handles[i], 1, 7)
   if record.state.lane ~= lane or record.state.redrives ~= redrives then return end
   if (fence and record.state.fence ~= fence) or (due and due_of(record) ~= due) then return end
   if record.state.lane == QUARANTINE and record.state.cold.r == 'damaged' and kind ~= 'discard' and kind ~= 'replace' then
     return
   end
   record.task_queue = record.put_queue
-  if may_judge(record) then return record, packed, message end
+  if may_judge(record, was, to) then return record, packed, message end
 end
 
 -- The draft to put instead, as `write_puts` takes it, or nil and what is refused. It takes over the key, and how long
@@ -256,6 +313,7 @@ for i, handle in ipairs(handles) do
     elseif kind == 'hasten' and verdict[2] then postpone(record, now, verdict[2])
     elseif kind == 'hasten' then hasten(record)
     elseif kind == 'postpone' then postpone(record, handle[3], verdict[2], verdict[3])
+    elseif kind == 'edit' then edit(record, message, handle[7])
     elseif kind == 'isolate' then isolate(record)
     elseif kind == 'readmit' then readmit(record)
     elseif kind == 'replace' then remove(record, packed, message)
