@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.support.sites import Browser
 from tests.support.urls import url_of
 
 from redrive import App, Reject
@@ -17,10 +18,13 @@ from redrive.history import done, done_by_queue, read_done
 from redrive.history.done import DoneLog, DoneWriter
 from redrive.ids import new_id
 from redrive.message import Swap
+from redrive.present.formats import milliseconds
 from redrive.program.main import run
 from redrive.store import Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
+from redrive.top.model import Model
+from redrive.top.screens.messages import MessageDetail
 
 
 @pytest.fixture(params=["sqlite", "postgres", "redis"])
@@ -61,6 +65,11 @@ def test_what_a_worker_did_is_known_by_its_id(url: str, capsys: pytest.CaptureFi
     assert (record["state"], record["run_ms"], record["worker"]) == ("done", mail.ran_ms, mail.worker)
     assert run(["job", "show", mail.id, "--url", url, "-o", "table"]) == 0
     assert "mail in queue post is done" in capsys.readouterr().out
+    told = MessageDetail(mail.id).read(Model(app.store, app, url)).lines
+    assert [f"it ran {milliseconds(mail.ran_ms)} in worker {mail.worker}" in line for line in told] == [True]
+    page = Browser(app.dashboard()).get(f"/messages/{mail.id}")
+    assert page.status_code == 404 and f"message {mail.id} is done" in page.text
+    assert f"it ran {milliseconds(mail.ran_ms)} in worker {mail.worker}" in page.text
     assert run(["queue", "list", "--url", url, "-o", "tsv"]) == 0
     names, *lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     rows = {row["queue"]: row for row in [dict(zip(names, line, strict=True)) for line in lines]}

@@ -12,11 +12,11 @@ import click
 from msgspec.structs import asdict
 
 from ..blobs import whole_body
-from ..history import DoneRecord, read_done
 from ..message import ABSENT, Cancel, Filter, Lane, Message
 from ..present.commands import completed, onward, typed
+from ..present.done import done_of, done_record, done_text
 from ..present.failure import DONE, FAILED, PARTIAL, Failure
-from ..present.formats import milliseconds, seconds, timestamp
+from ..present.formats import seconds, timestamp
 from ..present.holds import hold_record, holds_text
 from ..present.messages import body_json, message_row, running_record
 from ..present.story import story
@@ -46,7 +46,7 @@ _LEASED = (
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
     Column("attempt", spare=1),
-    Column("running_s", "running for", lambda seconds: "not begun" if seconds is None else seconds(seconds)),
+    Column("running_s", "running for", lambda value: "not begun" if value is None else seconds(value)),
     Column("worker", shrinks=True),
 )
 _COLUMNS = (
@@ -80,23 +80,13 @@ def show(opened: OpenedStore, out: Output, id: str, body: bool, reveal: Reveal) 
     --reveal is given. -v shows all fields and faults.
     """
     id = message_id(opened, id)
-    if opened.store.find([id])[0] is None and (done := read_done(opened.store, [id]).get(id)) is not None:
-        _write_done(out, done, opened.store.now_ms() - done.at_ms)
+    if opened.store.find([id])[0] is None and (done := done_of(opened.store, id)) is not None:
+        text = f"{id}: {done_text(done, opened.store.now_ms())}"
+        out.record(done_record(done), id="id", table=lambda: [text])
         return
     message = message_of(opened, id)
     reveal.of(opened, out, ids=[message.id])
     write_message(opened, out, message, body=body)
-
-
-def _write_done(out: Output, done: DoneRecord, age_ms: int) -> None:
-    """Write what is known of a message that was done `age_ms` ago and deleted."""
-    record: dict[str, Any] = {"id": done.id, "task": done.task, "queue": done.queue, "state": "done"}
-    record |= {"done_at": timestamp(done.at_ms), "run_ms": done.ran_ms, "worker": done.worker}
-    text = (
-        f"{done.id}: {done.task} in queue {done.queue} is done, {seconds(age_ms / 1000)} ago ({record['done_at']}); "
-        f"it ran {milliseconds(done.ran_ms)} in worker {done.worker}, and is deleted"
-    )
-    out.record(record, id="id", table=lambda: [text])
 
 
 def message_of(opened: OpenedStore, id: str) -> Message:

@@ -15,6 +15,18 @@ TREND_MS = 600_000  # deaths in this time are recent; the trend compares their r
 BEFORE_MS = 3_000_000  # with TREND_MS an hour
 
 
+class Narrowing(Struct, frozen=True):
+    """Which waiting messages are enough to read. It saves reading, and decides nothing: a store may read others too.
+
+    `parked`: only messages in line for a place in their group (True), only others (False), or both (None). `group`: of
+    those in line, only these. `due_ms`: only messages due between these two times, both included.
+    """
+
+    parked: bool | None = None
+    group: str | None = None
+    due_ms: tuple[int, int] | None = None
+
+
 class Filter(Struct, frozen=True):
     """A filter of messages: every field that is not None must match, and a tuple matches by any value. `since_ms` and
     `until_ms` bound the time at which a message became dead or done; for other messages, that of the enqueue."""
@@ -30,6 +42,7 @@ class Filter(Struct, frozen=True):
     redrives: int | None = None  # the exact number of redrives
     run: str | None = None  # the redrive run that last moved the message
     batch: str | tuple[str, ...] | None = None
+    narrowing: Narrowing | None = None  # for waiting messages of one queue
 
 
 class Ids(Struct, frozen=True):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ..present.table import relative
 from ..triage.controls import Controls
 from ..triage.dlq import DeadLetters
+from ..triage.selection import Selection
 
 if TYPE_CHECKING:
     from ..registry import Registry
@@ -30,6 +31,10 @@ class Model:
         self.store, self.app, self.url, self.actor = store, app, url, actor
         self.dlq, self.flow = DeadLetters(store, app), Controls(store, app)
         self.reader = TerminalReader(store)
+
+    def select(self, selector: str, *, every: bool = False) -> Selection:
+        """Return the selection of this selector, in all lanes: see `Selection`. Raises SelectorError, StoreError."""
+        return Selection(self.store, selector, app=self.app, every=every)
 
 
 class TerminalReader:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..errors import SelectorError
-from ..message import Filter, Lane
+from ..message import Filter, Lane, Narrowing
 from .select.terms import (
     ALL,
     LANES,
@@ -171,9 +171,9 @@ def split(node: Node, until_ms: int, now_ms: int) -> tuple[Filter, Node]:
     return Filter(**fields, since_ms=since_ms or None, until_ms=max(0, until_ms)), both(left)
 
 
-def split_live(node: Node) -> tuple[Filter, Node]:
+def split_live(node: Node, lane: Lane, now_ms: int) -> tuple[Filter, Node]:
     """Split a selector for messages that run or wait into the store's filter and the rest. Of these, indexes find only
-    ids and queues."""
+    ids and queues; a range of due times, and what is in line in its group, also narrow what is read for the rest."""
     fields: dict[str, Any] = {}
     left: list[Node] = []
     for term in node.nodes if isinstance(node, And) else (node,):
@@ -182,7 +182,32 @@ def split_live(node: Node) -> tuple[Filter, Node]:
                 fields[field] = _texts(values)
             case _:
                 left.append(term)
-    return Filter(queue=fields.get("queue"), ids=fields.get("id")), both(dict.fromkeys(left))
+    narrowing = _narrowing(left, now_ms) if lane is Lane.READY and "id" not in fields else None
+    return Filter(queue=fields.get("queue"), ids=fields.get("id"), narrowing=narrowing), both(dict.fromkeys(left))
+
+
+def _narrowing(terms: list[Node], now_ms: int) -> Narrowing | None:
+    """Return what all of these terms let a store leave unread among waiting messages; None if that is little."""
+    parked, group, low_ms, high_ms = None, None, 0, _END_MS
+    for term in terms:
+        match term:
+            case Term("lane", (Pattern(("parked",)),)):
+                parked = True
+            case Term("lane", values) if Pattern(("parked",)) not in values:
+                parked = False
+                if values == (Pattern(("ready",)),):
+                    high_ms = min(high_ms, now_ms)
+                elif values == (Pattern(("scheduled",)),):
+                    low_ms = max(low_ms, now_ms)
+            case Term("group", (Pattern((name,)),)):
+                group = name
+            case Term("due", (Age() | PointInTime() as value,)):
+                at_ms = now_ms + value.ms if isinstance(value, Age) else value.ms
+                low_ms, high_ms = (low_ms, min(high_ms, at_ms)) if value.op[0] == "<" else (max(low_ms, at_ms), high_ms)
+            case _:
+                pass
+    due_ms = (low_ms, high_ms) if high_ms < _END_MS else None  # else it is most of them
+    return Narrowing(parked, group, due_ms) if parked or due_ms else None
 
 
 def _texts(values: tuple[TermValue, ...]) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ class LaneQuery(NamedTuple):
 def by_counts(query: LaneQuery) -> bool:
     """True if the counts of queues have the number of messages in this part of a selection."""
     lanes = query.rest == ALL or (isinstance(query.rest, Term) and query.rest.field == "lane")
-    return lanes and query.where == Filter(queue=query.where.queue, until_ms=query.where.until_ms)
+    where = query.where
+    return lanes and where == Filter(queue=where.queue, until_ms=where.until_ms, narrowing=where.narrowing)
 
 
 def sum_of(query: LaneQuery, counts: Mapping[str, Counts]) -> int:

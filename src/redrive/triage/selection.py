@@ -331,11 +331,11 @@ class Selection:
         so."""
         if lane not in LIVE:
             return [self._query(lane, node)]
-        where, rest = split_live(node)
+        where, rest = split_live(node, lane, self.now_ms)
         if where.ids is not None:
             return [LaneQuery(lane, where, rest)]
         queues = self._store.queues() if where.queue is None else sorted({*where.queue})
-        return [LaneQuery(lane, Filter(queue=queue), rest) for queue in queues]
+        return [LaneQuery(lane, replace(where, queue=queue), rest) for queue in queues]
 
     def _query(self, lane: Lane, node: Node) -> LaneQuery:
         where, rest = split(node, self.now_ms + 1, self.now_ms)

@@ -253,6 +253,23 @@ def test_minutes_go_back_a_day_and_hours_35_days() -> None:
     assert HOURS.kept_ms == 35 * 24 * HOUR_MS
 
 
+def test_a_history_with_an_end_and_the_one_after_it_meet() -> None:
+    clock = ManualClock(1_700_000_000_000 - 1_700_000_000_000 % (24 * HOUR_MS))
+    store = MemoryStore(clock)
+    writer = HistoryWriter(store)
+    for _ in range(48):
+        writer.write({NAME: {store.now_ms() // MINUTE_MS: {ENQUEUED: 1, "R5": 1}}})
+        clock.advance(HOUR_MS / 1000)
+    for since, until, step in [("48h", "24h", "1h"), ("6h", "2h", "5m"), ("20h", "1h", "10m")]:
+        whole = read_history(store, *NAME, since=since, step=step)
+        early = read_history(store, *NAME, since=since, step=step, until=until)
+        late = read_history(store, *NAME, since=until, step=step)
+        assert (early.since_ms, early.until_ms) == (whole.since_ms, late.since_ms)
+        assert early.points + late.points == whole.points and early.points and late.points
+    with pytest.raises(ConfigError, match="less than since"):
+        read_history(store, *NAME, since="1h", until="1h")
+
+
 @pytest.mark.parametrize(
     ("since", "step", "why"),
     [

@@ -7,6 +7,8 @@ from tests.support.top import ACTOR, NO, Scene, Watched
 
 from redrive.flow.gates import Gates
 from redrive.message import Lane
+from redrive.triage.group_states import read_states
+from redrive.triage.task_pauses import read_pauses
 
 
 def test_upper_case_asks_and_changes_nothing_when_it_is_left(scene: Scene) -> None:
@@ -126,6 +128,52 @@ def test_waiting_message_is_made_due(scene: Scene) -> None:
 
     scene.watch(test)
     assert [(entry.action, entry.reason) for entry in scene.entries[:1]] == [("run-now", "they wait for it")]
+
+
+def test_task_is_paused_and_resumed_from_a_message(scene: Scene) -> None:
+    async def test(w: Watched) -> None:
+        await w.press("5")
+        await w.sees(scene.dead[0][:23])
+        message = scene.message(str(w.screen.chosen))
+        assert message is not None
+        await w.answers("T", "their release")
+        await w.sees(f"task {message.task} is paused until it is resumed")
+        assert [*read_pauses(scene.store)] == [message.task]
+        await w.answers("E", "released")
+        await w.sees(f"task {message.task} is resumed")
+        assert not read_pauses(scene.store)
+
+    scene.watch(test)
+    assert [(entry.action, entry.reason) for entry in scene.entries[:2]] == [
+        ("task-resume", "released"),
+        ("task-pause", "their release"),
+    ]
+
+
+def test_group_is_resolved_and_reopened(scene: Scene) -> None:
+    async def test(w: Watched) -> None:
+        await w.press("3")
+        await w.sees("no such record")
+        await w.press("O")
+        await w.sees("reopen: not possible")
+        await w.answers("S", "fixed")
+        await w.sees("is resolved")
+        await w.press("ctrl+l")
+        await w.sees("resolved")
+        assert [each.word for each in read_states(scene.store).values()] == ["resolved"]
+
+    scene.watch(test)
+    assert [(entry.action, entry.reason) for entry in scene.entries[:1]] == [("resolve", "fixed")]
+
+
+def test_plan_of_what_waits_makes_it_due(scene: Scene) -> None:
+    async def test(w: Watched) -> None:
+        await w.press("5", "l", "l")
+        await w.sees(scene.waiting[0][:23])
+        await w.press("p")
+        await w.sees("lane:scheduled", "would make due")
+
+    scene.watch(test)
 
 
 def test_plan_of_a_group_shows_frozen_counts_and_moves_nothing_until_it_is_applied(scene: Scene) -> None:

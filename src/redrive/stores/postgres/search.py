@@ -28,6 +28,7 @@ from ...message import (
     Ids,
     Lane,
     Message,
+    Narrowing,
     Page,
 )
 from .. import lifecycle, validation
@@ -151,8 +152,10 @@ def page(
         counts = _counted(c, schema, paths) if len(paths) > 1 else [0]
         path = paths[counts.index(min(counts))]
         return _page_by(c, schema, path, where, after, limit)
-    if lane in _LIVE and isinstance(where.queue, str) and where == Filter(queue=where.queue):
-        return _page_of_queue(c, schema, where.queue, lane, after, limit)
+    if lane in _LIVE and isinstance(where.queue, str):
+        narrowing = where.narrowing if lane is Lane.READY else None
+        if where == Filter(queue=where.queue, narrowing=where.narrowing):
+            return _page_of_queue(c, schema, where.queue, lane, after, limit, narrowing or Narrowing())
     clauses = where_of(where, lane)
     at = "m.rested_ms" if lane in RESTED else "coalesce(m.rested_ms, 0)"
     clauses.add(f"({at}, m.seq) > ({{}}::bigint, {{}}::bigint)", *after)
@@ -174,28 +177,44 @@ def _page_by(
 
 
 def _page_of_queue(
-    c: psycopg.Connection[Any], schema: str, queue: str, lane: Lane, after: tuple[int, int], limit: int
+    c: psycopg.Connection[Any],
+    schema: str,
+    queue: str,
+    lane: Lane,
+    after: tuple[int, int],
+    limit: int,
+    narrowing: Narrowing,
 ) -> list[tuple[Any, ...]]:
     """A page of the queue's waiting or running messages in the order of puts, for which there is no index. Their seqs
     come from other indexes (with a due time, waiting to join a group, parked), so only the page's rows are read."""
     if after[0] > 0:  # the cursor is from a page of messages at rest
         return []
-    first = "seq > $3::bigint order by seq limit $4::bigint"
-    due = f"queue = $1::text and due_ms is not null and lane = $2::text and {first}"
-    parts = [
-        f"""select m.* from (select priority, due_ms, lane, seq from {schema}.message where {due}) f
- join {schema}.message m using (priority, due_ms, lane, seq) where m.queue = $1::text"""
-    ]
-    if lane is Lane.READY:
-        later = f"queue = $1::text and wake_ms is not null and turn is null and {first}"
-        parts += [
-            f"""select m.* from (select wake_ms, seq from {schema}.message where {later}) f
- join {schema}.message m using (wake_ms, seq) where m.queue = $1::text and m.turn is null""",
-            f"select m.* from {schema}.message m where queue = $1::text and turn is not null and {first}",
-        ]
+    args: list[Any] = [queue, after[1], limit]
+    between = line = ""
+    if narrowing.due_ms is not None:
+        args += narrowing.due_ms
+        between = "between $4::bigint and $5::bigint"
+        line = f"wake_ms {between} and "
+    if narrowing.group is not None and narrowing.parked is not False:
+        args.append(narrowing.group)
+        line += f"grp = ${len(args)}::text and "
+    ranged, first = between or "is not null", "seq > $2::bigint order by seq limit $3::bigint"
+    parts: list[str] = []
+    if not narrowing.parked:
+        due = f"queue = $1::text and due_ms {ranged} and lane = '{lane.value}' and {first}"
+        parts.append(f"""select m.* from (select priority, due_ms, lane, seq from {schema}.message where {due}) f
+ join {schema}.message m using (priority, due_ms, lane, seq) where m.queue = $1::text""")
+    if lane is Lane.READY and not narrowing.parked:
+        later = f"queue = $1::text and wake_ms {ranged} and turn is null and {first}"
+        parts.append(f"""select m.* from (select wake_ms, seq from {schema}.message where {later}) f
+ join {schema}.message m using (wake_ms, seq) where m.queue = $1::text and m.turn is null""")
+    if lane is Lane.READY and narrowing.parked is not False:
+        parts.append(
+            f"select m.* from {schema}.message m where queue = $1::text and turn is not null and {line}{first}"
+        )
     union = " union all ".join(f"({part})" for part in parts)
-    sql = f"select {COLUMNS}, m.seq, m.rested_ms from ({union}) m order by m.seq limit $4::bigint"
-    return cursor(c).execute(sql.encode(), (queue, lane.value, after[1], limit), binary=True).fetchall()
+    sql = f"select {COLUMNS}, m.seq, m.rested_ms from ({union}) m order by m.seq limit $3::bigint"
+    return cursor(c).execute(sql.encode(), args, binary=True).fetchall()
 
 
 def _on(path: Path, where: Filter) -> Clauses:

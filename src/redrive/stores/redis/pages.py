@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ...errors import StoreError
 from ...fault import Fault
 from ...ids import is_id
-from ...message import BEFORE_MS, DAMAGED, TREND_MS, Damage, FailureGroup, Filter, Lane, Message, Page
+from ...message import BEFORE_MS, DAMAGED, TREND_MS, Damage, FailureGroup, Filter, Lane, Message, Narrowing, Page
 from .. import lifecycle, validation
 from ..failure_groups import grouped
 from .rows import LETTERS, RedisMessage, fatal_of, id_text, member_number, names_of, readable
@@ -110,7 +110,7 @@ class RedisSearch:
         queues = self._queues() if named is None else [named] if isinstance(named, str) else [*dict.fromkeys(named)]
         if lane not in _RESTING and after[0] <= 0:
             live = [one for one in (Lane.READY, Lane.LEASED) if lane in (None, one)]
-            yield from self._pages(lambda at: (self._live(live, queues, at, page), None), after)
+            yield from self._pages(lambda at: (self._live(live, queues, at, page, where.narrowing), None), after)
         resting = [one for one in _RESTING if lane in (None, one)]
         if resting:
             batches = _map(where.batch)
@@ -146,12 +146,22 @@ class RedisSearch:
     def _by_id(self, ids: Sequence[bytes], after: RestPlace) -> Iterator[tuple[RestPlace, WithFault]]:
         yield from (entry for entry in _with_places(self._call, ids) if entry is not None and entry[0] > after)
 
-    def _live(self, lanes: Sequence[Lane], queues: Sequence[str], after: RestPlace, limit: int) -> list[RestPlace]:
+    def _live(
+        self,
+        lanes: Sequence[Lane],
+        queues: Sequence[str],
+        after: RestPlace,
+        limit: int,
+        narrowing: Narrowing | None,
+    ) -> list[RestPlace]:
         """Return the first `limit` places after `after` of messages in these lanes, in the order of puts."""
         first = list[bytes]()
+        few = None
+        if narrowing is not None:
+            few = [narrowing.parked, narrowing.group, *(narrowing.due_ms or (None, None))]
         for lane in lanes:
             for at in range(0, len(queues), QUEUES_AT_ONCE):
-                members, large = self._call("live", (queues[at : at + QUEUES_AT_ONCE], LETTERS[lane]))
+                members, large = self._call("live", (queues[at : at + QUEUES_AT_ONCE], LETTERS[lane], few), after[1])
                 first = nsmallest(limit, {*first, *(member for member in members if member > after[1])})
                 for key in large:
                     first = self._with_large(first, key.decode(), after[1], limit)
@@ -248,7 +258,7 @@ def _map(wanted: str | tuple[str, ...] | None) -> dict[str, int] | None:
 
 def _chooses(lane: Lane | None, where: Filter) -> bool:
     """True if the messages that are read for this filter may include some that do not match it."""
-    sifted = Filter(queue=where.queue, ids=where.ids)
+    sifted = Filter(queue=where.queue, ids=where.ids, narrowing=where.narrowing)
     if lane is Lane.DEAD:  # the script compares all fields but the error
         sifted = replace(where, error=None)
     return where != sifted

@@ -12,6 +12,7 @@ from ...errors import StoreError, StoreUnavailable
 from ...message import (
     BEFORE_MS,
     DAMAGED,
+    PRIORITIES,
     TREND_MS,
     BatchCounts,
     Counts,
@@ -22,6 +23,7 @@ from ...message import (
     Ids,
     Lane,
     Message,
+    Narrowing,
     Page,
 )
 from .. import validation
@@ -50,9 +52,12 @@ AFTER: dict[Lane | None, tuple[str, str]] = {
 
 FEW = 2000  # up to this number of matches, all messages with a value are examined, and not read in order
 MANY = 60_000  # beyond this number of matches, the matches of another field are not listed
+NARROW = 20_000  # up to this number of waiting messages, those that are enough to read are listed and sorted
 NEAR, NEAR_EACH = 5_000, 50  # how many rows of the table, at least and for each message, are read to find a page there
 VALUES_MAX = 50  # most values of a field for which its index is read in order
 LISTED_MAX = 4  # most values whose matches are listed from another field's index
+_UNPLACED = "lane = 'ready' and due_ms is null and rested_ms is null"
+_FIRST, _IN_ORDER = "seq > ? order by seq limit ?", "order by seq limit ?"
 _FIELDS = ("fingerprint", "error", "batch", "task", "queue", "reason")  # fields with an index, the most selective first
 
 
@@ -96,8 +101,14 @@ def page_of(read: Read, lane: Lane | None, where: Filter, after: tuple[int, int]
 def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> tuple[str, list[Any]] | None:
     """Return SQL and parameters for waiting messages of one queue, if they are few: then listing them from indexes is
     faster than skipping dead messages. None if reading the table is faster, or the filter has other fields."""
-    if where != Filter(queue=where.queue) or not isinstance(where.queue, str) or after[0] > 0:
+    narrowing = where.narrowing
+    if where != Filter(queue=where.queue, narrowing=narrowing) or not isinstance(where.queue, str) or after[0] > 0:
         return None
+    if narrowing is not None:
+        listed, args = _narrowed(where.queue, narrowing)
+        if read(f"select count(*) from (select 1 from ({listed}) limit ?)", *args, NARROW)[0][0] == NARROW:
+            return None
+        return f"where seq in (select seq from ({listed}) where {_FIRST}) {_IN_ORDER}", [*args, after[1], limit, limit]
     near = "select 1 from message where lane = 'ready' and queue = ? and seq > ? and seq <= ? limit ?"
     until = after[1] + max(NEAR, NEAR_EACH * limit)
     if read(f"select count(*) from ({near})", where.queue, after[1], until, limit)[0][0] == limit:
@@ -105,14 +116,34 @@ def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> t
     counted = "select 1 from message indexed by message_due where due_ms is not null and queue = ? limit ?"
     if read(f"select count(*) from ({counted})", where.queue, MANY)[0][0] == MANY:
         return None
-    parked = "lane = 'ready' and due_ms is null and rested_ms is null"
     listed = f"""select seq from message indexed by message_due
         where due_ms is not null and queue = ? and lane = 'ready'
-        union select seq from message indexed by message_group where turn is not null and queue = ? and {parked}
+        union select seq from message indexed by message_group where turn is not null and queue = ? and {_UNPLACED}
         union select seq from message indexed by message_wake
-        where wake_ms is not null and turn is null and queue = ? and {parked}"""
-    which = f"where seq in (select seq from ({listed}) where seq > ? order by seq limit ?) order by seq limit ?"
+        where wake_ms is not null and turn is null and queue = ? and {_UNPLACED}"""
+    which = f"where seq in (select seq from ({listed}) where {_FIRST}) {_IN_ORDER}"
     return which, [*[where.queue] * 3, after[1], limit, limit]
+
+
+def _narrowed(queue: str, narrowing: Narrowing) -> tuple[str, list[Any]]:
+    """Return SQL and parameters that list the seqs of the waiting messages that are enough to read."""
+    low_ms, high_ms = narrowing.due_ms or (0, 0)
+    parts: list[tuple[str, list[Any]]] = []
+    if not narrowing.parked:
+        due = "indexed by message_due where queue = ? and priority = ? and due_ms between ? and ? and lane = 'ready'"
+        parts += [(due, [queue, priority, low_ms, high_ms]) for priority in PRIORITIES]
+        wake = f"indexed by message_wake where queue = ? and wake_ms between ? and ? and turn is null and {_UNPLACED}"
+        parts.append((wake, [queue, low_ms, high_ms]))
+    if narrowing.parked is not False:
+        line = f"indexed by message_group where turn is not null and queue = ? and {_UNPLACED}"
+        args: list[Any] = [queue]
+        if narrowing.group is not None:
+            line, args = f"{line} and grp = ?", [*args, narrowing.group]
+        if narrowing.due_ms is not None:
+            line, args = f"{line} and wake_ms between ? and ?", [*args, low_ms, high_ms]
+        parts.append((line, args))
+    listed = " union all ".join(f"select seq from message {part}" for part, _ in parts)
+    return listed, [arg for _, args in parts for arg in args]
 
 
 def _on(what: str, field: str, values: tuple[str, ...], lane: Lane | None, limit: int) -> tuple[str, Any, Any, Any]:

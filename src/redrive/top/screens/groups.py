@@ -14,9 +14,9 @@ from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
 from ...triage.select.terms import as_node
 from ..model import Model
-from ..screen import Screen, ScreenPage, ScreenRow
+from ..screen import KeyAction, Screen, ScreenPage, ScreenRow
 from ..texts import COUNTS, count
-from .messages import ACTS, DEAD_COLUMNS, SHOWN_MAX, MessageDetail, dead_row
+from .messages import ACTS, DEAD_COLUMNS, SHOWN_MAX, TASK_ACTS, MessageDetail, dead_row
 
 if TYPE_CHECKING:
     from ...message import FailureGroup
@@ -38,6 +38,20 @@ def _said(of: Annotation, now_ms: int) -> str | None:
     return "; ".join(filter(None, [of.state.word, rule, muted, owner, of.note])) or None
 
 
+def _about(row: ScreenRow) -> str:
+    return f"failure group {row['fingerprint']}"
+
+
+def _resolve(model: Model, row: ScreenRow, reason: str) -> str:
+    model.dlq.resolve(row["fingerprint"], actor=model.actor, reason=reason)
+    return f"failure group {row['fingerprint']} is resolved; a new death of it is a need"
+
+
+def _reopen(model: Model, row: ScreenRow, reason: str) -> str:
+    model.dlq.reopen(row["fingerprint"], actor=model.actor, reason=reason)
+    return f"failure group {row['fingerprint']} is open again"
+
+
 class GroupsScreen(Screen):
     reads: bool
     studies: bool
@@ -52,6 +66,11 @@ class GroupsScreen(Screen):
         Column("last_at", "last", spare=1),
         Column("text", shrinks=True, spare=1),
         Column("said", "note", shrinks=True, spare=1),
+    )
+    acts = (
+        KeyAction("S", "resolve", _about, _resolve, lambda row: row["state"] != "resolved"),
+        KeyAction("O", "reopen", _about, _reopen, lambda row: bool(row["state"]), ends=True),
+        *TASK_ACTS,
     )
     reads, studies = False, True
 
@@ -68,7 +87,8 @@ class GroupsScreen(Screen):
 
     def _row(self, group: FailureGroup, about: Annotation) -> dict[str, Any]:
         row = task_group_record(group)
-        return {"id": f"{group.fingerprint}/{group.task}", **row, "said": _said(about, self.now_ms)}
+        noted = {"said": _said(about, self.now_ms), "state": about.state.word}
+        return {"id": f"{group.fingerprint}/{group.task}", **row, **noted}
 
     def look(self, row: ScreenRow) -> Screen:
         return GroupDetail(row["fingerprint"], row["task"])

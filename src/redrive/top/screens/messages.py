@@ -7,16 +7,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from ...errors import Refused
 from ...message import RESTING, Cancel, Counts, Filter, Lane, Message
+from ...present.done import done_of, done_text
 from ...present.holds import holds_text
 from ...present.messages import dead_message_row, message_row, reason_text
 from ...present.story import story
 from ...present.table import Column
 from ...redact import redact_record
 from ...status import run_now
-from ...triage import pauses
+from ...triage import pauses, task_pauses
 from ...triage.select.parser import parse
-from ...triage.select.terms import Term, as_node, both
-from ...triage.selection import Selection
+from ...triage.select.terms import Term, as_node, both, exactly
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 
@@ -83,6 +83,26 @@ def _cancel(model: Model, row: ScreenRow, reason: str) -> str:
     return f"message {row['id']}: cancel {'requested' if word is Cancel.REQUESTED else 'done'}"
 
 
+def _about_task(row: ScreenRow) -> str:
+    return f"task {row['task']}"
+
+
+def _pause_task(model: Model, row: ScreenRow, reason: str) -> str:
+    task_pauses.pause_task(model.store, model.app, row["task"], reason=reason, for_=None, actor=model.actor)
+    return f"task {row['task']} is paused until it is resumed; what runs goes on"
+
+
+def _resume_task(model: Model, row: ScreenRow, reason: str) -> str:
+    task_pauses.resume_task(model.store, model.app, row["task"], reason=reason, actor=model.actor)
+    return f"task {row['task']} is resumed"
+
+
+TASK_ACTS = (
+    KeyAction("T", "pause task", _about_task, _pause_task),
+    KeyAction("E", "end task's pause", _about_task, _resume_task, ends=True),
+)
+
+
 def _rests(row: ScreenRow) -> bool:
     return row["state"] in RESTING
 
@@ -113,7 +133,7 @@ class MessagesScreen(Screen):
     lane: Lane
     name: ClassVar[str] = "messages"
     asks_store: ClassVar[bool] = True
-    acts = ACTS
+    acts = (*ACTS, *TASK_ACTS)
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +164,7 @@ class MessagesScreen(Screen):
         return messages[:SHOWN_MAX], len(messages) > SHOWN_MAX
 
     def _others(self, model: Model) -> tuple[Sequence[Message], bool]:
-        selection = Selection(model.store, self.filter, app=model.app, every=True)
+        selection = model.select(self.filter, every=True)
         messages: list[Message] = []
         cursor, looked = None, 0
         while True:
@@ -179,6 +199,9 @@ class MessagesScreen(Screen):
         return MessageDetail(row["id"])
 
     def selector(self, row: ScreenRow | None) -> str | None:
+        if self.lane is Lane.READY:  # the plan makes due what waits for its time
+            node = parse(self.filter)
+            return str(node if "lane:" in self.filter else both((exactly("lane", "scheduled"), node)))
         return self.chosen_by if self.lane in RESTING else None
 
 
@@ -221,7 +244,10 @@ class MessageDetail(Text):
 
         (message,) = model.store.find([self.message])
         if message is None:
-            return MessageStory(None, [f"message {self.message} is not stored any more: it is done, or was discarded"])
+            gone = f"message {self.message} is not stored any more: "
+            done = done_of(model.store, self.message)
+            why = "it is done, or was discarded" if done is None else done_text(done, model.store.now_ms())
+            return MessageStory(None, [gone + why])
         now_ms = model.store.now_ms()
         record, holds, _ = message_detail(model.store, model.app, message, now_ms)
         return MessageStory(record, list(story(redact_record(record), model.reader, why=holds_text(holds, now_ms))))

@@ -67,7 +67,7 @@ class PlanScreen(Text):
         return True
 
     def study(self, model: Model) -> PlanHandle:
-        return model.dlq.select(self.chosen_by).plan(
+        return model.select(self.chosen_by).plan(
             rate=RATES[self.rate],
             canary=CANARIES[self.canary],
             slow_start=self.slow_start,

@@ -77,7 +77,10 @@ def past_and_before(ask: PageRequest, *, task: str | None = None, back: str) -> 
     if here["missing"] is not None:
         return here
     back_s, step_s = seconds(back), here["step_s"]
-    found = ask.app.history(task=task, since=2 * back_s, step=step_s).points if 2 * back_s <= KEPT_S else ()
+    # Up to the first step shown, which is partial and has its counterpart in the last one.
+    until_s = max(0, back_s - step_s)
+    kept = 2 * back_s <= KEPT_S
+    found = ask.app.history(task=task, since=2 * back_s, step=step_s, until=until_s).points if kept else ()
     runs = {
         timestamp(point.at_ms + round(back_s * 1000)): sum(point.tally.outcomes.get(name, 0) for name in OUTCOMES)
         for point in found

@@ -12,6 +12,7 @@ from ...errors import BlobsUnavailable, Unreadable
 from ...fault import Fault
 from ...message import BLOB, RESTING, Message
 from ...present.detail import message_detail
+from ...present.done import done_of, done_text
 from ...present.formats import timestamp
 from ...present.messages import body_json, moment_record, moment_text
 from ...present.story import ENDS
@@ -68,7 +69,11 @@ def message(ask: PageRequest) -> Record:
 
 
 def gone(ask: PageRequest, id: str) -> Problem:
-    """Return the Problem for a message that does not exist, with the reason if the audit log has it."""
+    """Return the Problem for a message that does not exist: when, where and for how long it ran if it was done lately,
+    or the reason if the audit log has it."""
+    if (done := done_of(ask.store, id)) is not None:
+        why = done_text(done, ask.store.now_ms())
+        return Problem(f"message {id} is done", why, "keep_done_for= of its task keeps such messages", 404)
     entry = ended_by(ask.store, id) if ask.store.traits.cells else None
     if entry is None:
         why = "the id is wrong, or the message is done: done messages are deleted unless their task keeps them"

@@ -4,12 +4,14 @@ local PAGE = 5000
 local function number_of(member, without) return #member < 6 and without or (struct.unpack('>I6', member)) end
 local from, to = number_of(ARGV[3], 0), number_of(ARGV[4], TIME_MAX)
 local cursor, rows = unpack(call('ZSCAN', asked[1], asked[2], 'COUNT', PAGE))
-local members = {}
+local members, unpack_number = {}, struct.unpack
 for i = 1, #rows, 2 do
   local member = rows[i]
-  local number = number_of(member, 0)
-  if #member == 22 and number >= from and number <= to and comes_before(ARGV[3], member) and (ARGV[4] == '' or comes_before(member, ARGV[4])) then
-    members[#members + 1] = member
+  if #member == 22 then
+    local number = unpack_number('>I6', member)
+    if number >= from and number <= to and comes_before(ARGV[3], member) and (ARGV[4] == '' or comes_before(member, ARGV[4])) then
+      members[#members + 1] = member
+    end
   end
 end
 return {cursor, members}
