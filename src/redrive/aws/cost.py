@@ -90,7 +90,7 @@ def bill(
     return Bill(requests, billed / MILLION * each, round(busy / messages, 6) if messages else 0.0)
 
 
-class Line(Struct, frozen=True):
+class BillLine(Struct, frozen=True):
     """A line of a month's bill of a service beside SQS: how many of its billed units, and their price in dollars."""
 
     service: str
@@ -128,7 +128,7 @@ def beside(
     metered: int = 0,
     alarms: int = 0,
     loggers: int = 0,
-) -> tuple[Line, ...]:
+) -> tuple[BillLine, ...]:
     """Return what the services beside SQS bill for `messages` a month, line by line; what is not used has no line.
 
     DynamoDB: `sharers` are pairs of a worker process and a dependency whose state it shares in a cell of `cell_bytes`,
@@ -163,4 +163,4 @@ def beside(
         ("CloudWatch", "alarms", alarms, prices.ALARM),
         ("CloudWatch", "GB of logs", loggers * LOG_BYTES * MONTH_S / LOG_S / GB, prices.LOGS_GB),
     )
-    return tuple(Line(service, unit, count, count * each) for service, unit, count, each in priced if count)
+    return tuple(BillLine(service, unit, count, count * each) for service, unit, count, each in priced if count)

@@ -106,8 +106,8 @@ PLAYED = SCENARIOS | {
     ),
 }  # fmt: skip
 ALIGNED = {"outage of 30 s, with a breaker", "breaker closing"}  # whose openings last as long as chance says
-#: Seconds by which a forecast may be moved: of 40 seeds of an outage of 30 s with a breaker, the earliest and the latest
-#: drain 19 s apart. With 6 s, one of the 40 was 141 % off the mean of nine others, by chance alone. How late a forecast
+#: Seconds by which a forecast may be moved: of 40 seeds of an outage of 30 s with a breaker, the earliest and the
+#: latest drain 19 s apart. With 6 s, one of the 40 was 141 % off the mean of nine others, by chance alone. How late a forecast
 #: is, the time to drained bounds.
 REACH_S = 20
 
@@ -286,8 +286,8 @@ def _by_second(times: list[float]) -> list[int]:
 
 def error_of_calls(real: Real, forecasts: list[Simulated], *, aligned: bool = False) -> float:
     """The median, over seconds with any call, of the relative error of the calls in a second. The forecast is the mean
-    of some seeds; `aligned`: each moved by so many seconds as make it fit best, within REACH_S, since openings of a breaker
-    last as long as chance says."""
+    of some seeds; `aligned`: each moved by so many seconds as make it fit best, within REACH_S, since openings of a
+    breaker last as long as chance says."""
     series = [_moved(each.calls, _best_shift(each.calls, real.calls) if aligned else 0) for each in forecasts]
     errors = []
     for second in range(max(len(real.calls), *map(len, series))):
