@@ -107,8 +107,8 @@ PLAYED = SCENARIOS | {
 }  # fmt: skip
 ALIGNED = {"outage of 30 s, with a breaker", "breaker closing"}  # whose openings last as long as chance says
 #: Seconds by which a forecast may be moved: of 40 seeds of an outage of 30 s with a breaker, the earliest and the
-#: latest drain 19 s apart. With 6 s, one of the 40 was 141 % off the mean of nine others, by chance alone. How late a forecast
-#: is, the time to drained bounds.
+#: latest drain 19 s apart. With 6 s, one of the 40 was 141 % off the mean of nine others, by chance alone. The bound on
+#: the time to drained tells how late a forecast is.
 REACH_S = 20
 
 
