@@ -18,8 +18,6 @@ from redrive.simulate.past import read_past, with_setting
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600), pytest.mark.xdist_group("truths")]
 SEEDS = range(9)
-# A ramp begins with three calls a second, of which one more or less is a third.
-ERROR_MAX = {"outage of 30 s, with a breaker": 0.15}
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -32,7 +30,7 @@ def test_what_is_simulated_and_what_is_real_agree(name: str, tmp_path: Path) -> 
     died = sum(real.dead.values())
     print(f"\n{name}: calls {error:.1%}, dead {died} of {mean(deaths):.1f} ± {stdev(deaths):.1f}, "
           f"drained {real.drained_s:.1f} s of {drained_s:.1f} s")  # fmt: skip
-    assert error <= ERROR_MAX.get(name, 0.10)
+    assert error <= 0.10
     assert abs(died - mean(deaths)) <= 3 * max(stdev(deaths), math.sqrt(mean(deaths)), 1 / 3)
     assert real.drained_s == pytest.approx(drained_s, rel=0.15)
     assert bool(real.stopped) == bool(forecasts[0].stopped)

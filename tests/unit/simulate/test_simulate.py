@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import msgspec
 import pytest
+from msgspec.structs import replace
+from tests.support.simulation.truths import SCENARIOS, Real, error_of_calls
 
 from redrive import Backoff, Breaker, Budget, Retry
 from redrive.decide import Policy
@@ -130,3 +133,14 @@ def test_a_million_messages_of_which_a_fifth_fails() -> None:
         f"\n1,000,000 messages, {sum(came.calls):,} calls: {time.process_time() - began_s:.0f} s of CPU, {mib:.0f} MiB"
     )
     assert mib < 1024
+
+
+def test_chance_alone_is_within_the_bound_that_real_runs_are_held_to_and_no_breaker_is_not() -> None:
+    """Seed 112 closes its breaker 12 s before most others."""
+    scenario = SCENARIOS["outage of 30 s, with a breaker"]
+    came = simulate(replace(scenario, seed=112))
+    played = Real(list(came.calls), Counter(), came.drained_s or 0.0, None, "")
+    forecasts = [simulate(replace(scenario, seed=seed)) for seed in range(3)]
+    assert error_of_calls(played, forecasts, aligned=True) < 0.10
+    twin = simulate(replace(scenario, dependency=Dependency("d", budget=Budget())))
+    assert error_of_calls(played, [twin], aligned=True) > 0.10
