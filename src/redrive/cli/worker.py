@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,7 @@ from .terminal.warnings import tell_warnings
     metavar="DURATION",
     help="post the same alert at most this often, over all processes (default: 10m) [REDRIVE_NOTIFY_EVERY]",
 )
+@click.option("--reload", is_flag=True, help="for development: start anew when a .py or .toml file below here changes")
 @click.option("--metrics-dir", hidden=True)  # the directory to which a child process writes its counts
 @click.option("--child", is_flag=True, hidden=True)
 def worker(
@@ -125,6 +127,7 @@ def worker(
     app: str | None,
     url: str | None,
     child: bool,
+    reload: bool,
     metrics_dir: str | None,
     queues: tuple[str, ...],
     **flags: Any,
@@ -135,6 +138,8 @@ def worker(
     uncounted; the second signal gives all back at once. A parent process restarts workers that die or hang, except on memory://.
     """
     need_posix("a worker")
+    if reload:
+        return _reload()
     given = {"app": one_app(app_argument, app), "url": url, "queues": queues or None, **flags}
     chosen = settings(given)
     lead_on_at(given["app"], url)
@@ -167,6 +172,15 @@ def worker(
         with contextlib.closing(open_store(loaded.url)) as store:  # the app's store is closed
             note_left(store, loaded, [queue.name for queue in loaded.queues_of(_sizes(loaded, chosen.queues))])
     return code
+
+
+def _reload() -> int:
+    """Run the command that this process was started with, but for `--reload`, again after each change."""
+    from .reload import reload
+
+    argv = sys.argv[1:]
+    argv.remove("--reload")
+    return reload([*trust.python(), "-m", "redrive", *argv], Path.cwd())
 
 
 def _supervise(app: App, chosen: Settings, url: str | None) -> int:
