@@ -81,6 +81,16 @@ def short(id: str | None) -> str:
     return DASH if not id else id if len(id) <= 12 else f"…{id[-10:]}"
 
 
+def front(path: str, parts: int = 3) -> str:
+    """Return a path without its beginning, as its end tells files apart.
+
+    >>> front("/srv/app/shop/orders/tasks.py"), front("tasks.py")
+    ('…/shop/orders/tasks.py', 'tasks.py')
+    """
+    kept = re.split(r"(?<=[^/\\])[/\\]", path)
+    return path if len(kept) <= parts else "…/" + "/".join(kept[-parts:])
+
+
 def linked(traceback: str) -> Markup:
     """Return a traceback in which the frames of own code stand out. Frames link to their code, if the setting
     `code_url` is set."""
@@ -117,6 +127,7 @@ def environment() -> Environment:
         "pretty": pretty,
         "short": short,
         "tree": tree,
+        "front": front,
         "linked": linked,
         "term": lambda name, field: str(exactly(field, str(name))),  # the name as a term of a selector
         "title_of": lambda text: str(text).replace("_", " "),
