@@ -45,6 +45,7 @@ class Seeded:
         parts = {
             "queue": "crm",
             "task": "crm.push",
+            "worker": "web-1",
             "fingerprint": self.group,
             "dependency": "crm-api",
             "id": ids.get(page, ""),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, cast
 
+import msgspec
 from markupsafe import escape
 
 from ...enqueue import Task
@@ -19,6 +20,9 @@ from ..ask import PageAnswer, PageRequest, Problem, Record
 from . import fields
 from .policies import policy_of
 
+_EXAMPLES: Mapping[object, object] = {
+    "string": "text", "integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {},
+}  # fmt: skip
 SHOWN = 30  # number of tasks on a page; the last hour of each is read
 
 
@@ -135,6 +139,18 @@ def _task(ask: PageRequest, name: str) -> Record:
         "enqueue_command": ask.command("enqueue", name, "{}"),
         "command": ask.command("task", "show", name),
     }
+
+
+def first_command(ask: PageRequest) -> str:
+    """Return the command that enqueues a first message: of a task of the app whose arguments an example fills, if it
+    has one."""
+    for task in [] if ask.registry is None else ask.registry.tasks.values():
+        schema = schema_of(cast("Task[Any, Any]", task))
+        kinds = {name: schema["properties"][name].get("type") for name in schema["required"]}
+        if all(kind in _EXAMPLES for kind in kinds.values()):
+            example = {name: _EXAMPLES[kind] for name, kind in kinds.items()}
+            return ask.command("enqueue", task.name, msgspec.json.encode(example).decode())
+    return ask.command("enqueue", "TASK", "{}")
 
 
 def _hour(ask: PageRequest, name: str) -> Record | None:
