@@ -43,7 +43,7 @@ class Seeded:
     def worker(self) -> str:
         """The name of a worker that reports now; the first one of a room takes a moment."""
         until_s = time.monotonic() + 30
-        while not (found := [each.name for each in self.app.workers() if not each.gone]):
+        while not (found := [each.name for each in self.app.workers() if each.kind == "worker" and not each.gone]):
             assert time.monotonic() < until_s, "no worker reports"
             time.sleep(0.1)
         return found[0]

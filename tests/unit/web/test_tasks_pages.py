@@ -132,3 +132,17 @@ def test_who_may_not_edit_may_not_enqueue(app: App) -> None:
     limited = Reader(app.dashboard(authorize=lambda request: User("ann", ALL - {Permission.EDIT})))
     assert 'action="/do/enqueue"' not in limited.html("/tasks/crm.push")
     limited.do("enqueue", 403, task="crm.push", body='{"record": 1}', reason="r")
+
+
+def test_the_first_page_of_an_empty_store_has_a_command_that_enqueues_one(app: App, pages: Reader) -> None:
+    assert pages.json("/")["first_command"].startswith("""redrive enqueue crm.push '{"record":1}' """)
+    assert "The store holds no message." in pages.text("/")
+    app.tasks["mail.send"].enqueue("ann")  # type: ignore[attr-defined]
+    assert Reader(app.dashboard()).json("/")["first_command"] is None
+
+
+def test_answers_are_compressed_for_who_takes_it(pages: Reader) -> None:
+    answer = pages.get("/tasks", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip" and "crm.push" in answer.text
+    assert {"Accept", "Cookie", "Accept-Encoding"} <= {each.strip() for each in answer.headers["vary"].split(",")}
+    assert "content-encoding" not in pages.get("/tasks", headers={"Accept-Encoding": "identity"}).headers

@@ -61,8 +61,8 @@ def _deaths(ask: PageRequest, where: Filter, first_ms: int, now_ms: int) -> Reco
 
 
 def chain(traceback: str) -> list[Record]:
-    """Return the exceptions of a traceback, that of which the message died first, each with its frames, the innermost
-    first. Frames of libraries between own ones are one fold. Empty if no frame is found.
+    """Return the exceptions of a traceback, each with its frames. The last exception and the innermost frame come
+    first. Neighbouring frames of libraries are one fold. Empty if no frame is found.
 
     >>> [each["error"] for each in chain('Traceback:\\n  File "a.py", line 3, in f\\n    g()\\nValueError: no')]
     ['ValueError: no']
