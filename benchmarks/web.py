@@ -74,6 +74,7 @@ def measure(place: Place, times: int, browsers: int, seconds: float) -> list[Rea
 def _addresses(url: str) -> Mapping[str, str]:
     """What each page is called here, and where it is, with ids that there are."""
     from redrive.config import page_address
+    from redrive.presence import ProcessCell, WorkerInfo
     from redrive.web.table import PAGES
 
     app = web_app(open_store(url), url)
@@ -81,8 +82,9 @@ def _addresses(url: str) -> Mapping[str, str]:
     queued = app.store.peek(Lane.READY, limit=1).messages[0]
     ids = {"edit": message.id, "message": message.id, "plan": _plan(app), "run": _run(app)}
     ids["batch"] = app.batch([Draft(task="t1", delay_ms=10**9)], name="sync").enqueue().id
+    ProcessCell(app.store).write(WorkerInfo(name="w1", started_ms=app.store.now_ms(), seen_ms=app.store.now_ms()))
     app.store.close()
-    known = {"queue": "q1", "fingerprint": "print1", "dependency": "d1", "task": "t1"}
+    known = {"queue": "q1", "fingerprint": "print1", "dependency": "d1", "task": "t1", "worker": "w1"}
     found: dict[str, str] = {}
     for page in PAGES:
         parts = [part.partition(":")[0] for part in page.path.strip("/").split("/")]

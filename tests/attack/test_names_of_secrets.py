@@ -104,7 +104,7 @@ class Scene:
             "queue": {"queue": "secrets"}, "group": {"fingerprint": FP}, "edit": {"id": self.dead[0]},
             "message": {"id": self.waiting[0]}, "plan": {"id": self.plan}, "run": {"id": self.run},
             "dependency": {"dependency": "vault.api_key"}, "batch": {"id": self.batch},
-            "task": {"task": "users.password"},
+            "task": {"task": "users.password"}, "worker": {"worker": "vm/password"},
         }  # fmt: skip
 
     def _died(self, task: str, queue: str, n: int) -> str:

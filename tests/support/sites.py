@@ -18,6 +18,7 @@ from redrive import App, Breaker, Draft
 from redrive.batch import Batch, BatchRef
 from redrive.fault import Fault, Kind
 from redrive.message import ClaimRequest, DeadLetter, Settlement
+from redrive.presence import ProcessCell, WorkerInfo
 from redrive.web.table import PAGES, SitePage
 
 HERE = ("127.0.0.1", 51000)
@@ -108,6 +109,8 @@ def stocked(app: App) -> dict[str, dict[str, str]]:
     run = app.dlq.select(f"id:{dead[1]}").plan()
     run.start(reason="their fix is out")
     pause(store, "idle", reason="maintenance")
+    at = {"started_ms": store.now_ms(), "seen_ms": store.now_ms()}
+    ProcessCell(store).write(WorkerInfo(name="vm/stocked", host="vm", pid=4711, **at))
     batch = enqueued(app.batch([Draft(task="push", queue="crm")], name="sync"))
     return {
         "queue": {"queue": "crm"},
@@ -118,6 +121,7 @@ def stocked(app: App) -> dict[str, dict[str, str]]:
         "run": {"id": run.id},
         "dependency": {"dependency": "crm"},
         "task": {"task": "push"},
+        "worker": {"worker": "vm/stocked"},
         "batch": {"id": batch.id},
     }
 

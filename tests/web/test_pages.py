@@ -30,7 +30,7 @@ def seeded(home: Room) -> Seeded:
 
 @pytest.fixture(scope="module")
 def site(home: Room, seeded: Seeded) -> Iterator[str]:
-    with home.worker("--queues", "media,data"), home.site() as url:
+    with home.worker("--queues", "media,data", "--name", "web-1"), home.site() as url:
         yield url
 
 

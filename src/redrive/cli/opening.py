@@ -83,12 +83,15 @@ def lead_on_at(app: str | None, url: str | None) -> None:
     click.get_current_context().meta[AT] = "".join(f" --{name} {typed(given)}" for name, given in flags if given)
 
 
-def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def at_store(
+    *, create: bool = False, absent: bool = False, begins: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator that adds options for app, store and output. The command gets OpenedStore and Output, and the
     store is closed after it.
 
     Without `create`, a store that does not exist is an error: reading must leave no empty file in the wrong directory.
-    With `absent`, an app's store that does not exist yet is replaced by an empty one in memory.
+    With `absent`, an app's store that does not exist yet is replaced by an empty one in memory; with `begins`, it is
+    created, as only a URL can be mistyped.
     """
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +102,9 @@ def at_store(*, create: bool = False, absent: bool = False) -> Callable[[Callabl
         def run(*args: Any, app: str | None, url: str | None, output: str | None, **options: Any) -> Any:
             chosen = settings({"app": app, "url": url, "output": output})
             lead_on_at(app, url)
-            opened = find(chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent)
+            opened = find(
+                chosen, app_flag=app is not None, url_flag=url is not None, create=create, absent=absent, begins=begins
+            )
             if not absent:
                 _refuse_private(opened)
             try:
@@ -137,8 +142,9 @@ def _refuse_unseen(opened: OpenedStore) -> None:
 
 
 def find(
-    chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False
-) -> OpenedStore:
+    chosen: Settings, *, app_flag: bool = False, url_flag: bool = False, create: bool = False, absent: bool = False,
+    begins: bool = False,
+) -> OpenedStore:  # fmt: skip
     """Open the app or store that flags and settings name. The app wins, unless only the URL is a flag."""
     from .terminal.warnings import tell_warnings
 
@@ -151,7 +157,7 @@ def find(
         if absent and app.url is not None and not _is_there(app.url):
             note(f"{named} does not exist yet: nothing was ever enqueued in it")
             app.url = "memory://"
-        return OpenedStore(_existing(app, create), app, named)
+        return OpenedStore(_existing(app, create or begins), app, named)
     if not create:
         require(chosen.url, named=url_flag or _is_named("url"))
     return OpenedStore(_with_blobs(_open(chosen.url), chosen.blobs), None, shown(chosen.url))

@@ -23,7 +23,7 @@ from ..read_model import ReadModel
 @click.option("--allowed-host", "hosts", multiple=True, metavar="NAME", help="a name in the Host of requests; *: any")
 @click.option("--read-only", is_flag=True, help="answer every change with 405")
 @click.option("--open", "open_", is_flag=True, help="open the pages in a browser")
-@at_store()
+@at_store(begins=True)
 def web(
     opened: OpenedStore,
     out: Output,
@@ -38,7 +38,8 @@ def web(
     """Show the fleet, its dead letters and redrives as web pages, until SIGTERM or Ctrl-C.
 
     Without --token only this machine is let in, on loopback. With --url alone, tasks, schedules and policies are
-    unknown. To mount the pages in an application of yours, with its own login, use `app.dashboard(authorize=…)`.
+    unknown. An app's store that does not exist yet is created. To mount the pages in an application of yours, with its
+    own login, use `app.dashboard(authorize=…)`.
 
     \b
       redrive web --app tasks:app --open
@@ -63,6 +64,8 @@ def web(
 
     def ready(url: str) -> None:
         note(f"open {url}")
+        if not any(opened.store.counts_by_queue()):
+            note("nothing was enqueued yet: the first page shows the command")
         if open_:
             webbrowser.open(url)
 

@@ -183,4 +183,5 @@ def harden(headers: MutableHeaders, *, cached: bool = False) -> None:
     for name, value in _HEADERS.items():
         headers.setdefault(name, value)
     headers.setdefault("Cache-Control", "public, max-age=86400" if cached else "no-store")
-    headers.setdefault("Vary", "Accept, Cookie")
+    if "Cookie" not in headers.get("Vary", ""):
+        headers.add_vary_header("Accept, Cookie")

@@ -15,6 +15,7 @@ from starlette.applications import Starlette
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _ANY_CSRF = secrets.token_urlsafe(32)  # a placeholder in shared pages, which each user's own token replaces
+SMALL_BYTES = 1_000  # bytes: a shorter answer is not compressed
 PATIENCE_S = {False: 0.3, True: 10.0}  # seconds to wait for a new sum if the cached one is old; True: for JSON
 _log = logging.getLogger("redrive.web")
 
@@ -124,6 +126,8 @@ class Site:
         self.readings = Readings(self.url, self.vigil)
         handlers = {HTTPException: self._refused}
         self._routes = Starlette(routes=list(self._table()), exception_handlers=handlers)
+        # A page that another site requests comes without our cookies, so its size tells nothing of their tokens.
+        self._small = GZipMiddleware(self._routes, minimum_size=SMALL_BYTES, compresslevel=5)
 
     def _table(self) -> list[Route]:
         pages = [
@@ -158,7 +162,8 @@ class Site:
                 harden(MutableHeaders(scope=message))
             await send(message)
 
-        await self._routes(self._mounted(scope), receive, hardened)
+        streams = scope["path"].endswith("/live")  # each event is sent at once
+        await (self._routes if streams else self._small)(self._mounted(scope), receive, hardened)
 
     def _mounted(self, scope: Scope) -> Scope:
         """Return the scope with the base path as part of its root, whether the proxy stripped it or not."""

@@ -77,6 +77,7 @@ PAGES = (
     SitePage("dependency", "/flow/{dependency:path}", "Dependency", "flow:dependency"),
     SitePage("schedules", "/schedules", "Schedules", "schedules:schedules", key="s", part="Watch"),
     SitePage("workers", "/workers", "Workers", "workers:workers", key="w", part="Watch"),
+    SitePage("worker", "/workers/{worker:path}", "Worker", "workers:worker"),
     SitePage("policies", "/policies", "Policies", "policies:policies", key="y", part="Control"),
     SitePage("audit", "/audit", "Audit log", "audit:audit", key="a", part="Record"),
     SitePage("system", "/system", "System", "system:system", key="x", part="Record"),
@@ -123,6 +124,7 @@ ACTIONS = (
     Action("resume-schedule", P.PAUSE, "schedules:resume"),
     Action("pause-task", P.PAUSE, "tasks:pause"),
     Action("resume-task", P.PAUSE, "tasks:resume"),
+    Action("enqueue", P.EDIT, "tasks:enqueue", BODY_MAX),
     Action("drain-worker", P.ADMIN, "workers:drain"),
     Action("export-audit", P.ADMIN, "audit:export"),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
@@ -23,6 +23,8 @@ from .charts import bars, ranges, spark, timeline
 from .outside import code
 from .tree import tree
 
+_LIST = re.compile(r"(?P<head><table data-rows>.*?</thead>\s*<tbody>)(?P<rows>.*?)(?=</tbody>)", re.DOTALL)
+_NAME, _CELL = re.compile(r"<th\b.*?>(.*?)</th>", re.DOTALL), re.compile(r"(?=<t[dh]\b)")
 _FRAME = re.compile(r'(?<=^  )File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})', re.MULTILINE)
 
 
@@ -81,6 +83,16 @@ def short(id: str | None) -> str:
     return DASH if not id else id if len(id) <= 12 else f"…{id[-10:]}"
 
 
+def front(path: str, parts: int = 3) -> str:
+    """Return a path without its beginning, as its end tells files apart.
+
+    >>> front("/srv/app/shop/orders/tasks.py"), front("tasks.py")
+    ('…/shop/orders/tasks.py', 'tasks.py')
+    """
+    kept = re.split(r"(?<=[^/\\])[/\\]", path)
+    return path if len(kept) <= parts else "…/" + "/".join(kept[-parts:])
+
+
 def linked(traceback: str) -> Markup:
     """Return a traceback in which the frames of own code stand out. Frames link to their code, if the setting
     `code_url` is set."""
@@ -117,6 +129,7 @@ def environment() -> Environment:
         "pretty": pretty,
         "short": short,
         "tree": tree,
+        "front": front,
         "linked": linked,
         "term": lambda name, field: str(exactly(field, str(name))),  # the name as a term of a selector
         "title_of": lambda text: str(text).replace("_", " "),
@@ -135,4 +148,26 @@ def page(template: str, record: Mapping[str, Any], **others: Any) -> str:
     """Render a record as the HTML of this template. `many_lines` also covers texts from charts and trees, which `clean`
     does not see."""
     html = environment().get_template(f"{template}.html").render(page=record, **others)
-    return many_lines(html)
+    return many_lines(_LIST.sub(_labelled, html))
+
+
+def _labelled(table: re.Match[str]) -> str:
+    """Return a list with the name of its column on each cell, which phones show beside the value."""
+    names = [escape(Markup(name).striptags()) for name in _NAME.findall(table["head"])]
+    rows = (
+        "".join(
+            part if not n else f'{cell} data-label="{name}"{part[3:]}'
+            for n, (part, cell, name) in enumerate(_cells(row, names))
+        )
+        for row in table["rows"].split("<tr")
+    )
+    return table["head"] + "<tr".join(rows)
+
+
+def _cells(row: str, names: list[Markup]) -> Iterator[tuple[str, str, Markup]]:
+    """Yield the parts of a row, each from the start of a cell, with that start and the name of its column; first, what
+    is before the first cell."""
+    first, *cells = _CELL.split(row)
+    yield first, "", Markup("")
+    for cell, name in zip(cells, [*names, *([Markup("")] * len(cells))], strict=False):
+        yield cell, cell[:3], name

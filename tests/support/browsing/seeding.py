@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,15 @@ class Seeded:
     plan: str
     run: str
     batch: str
+    app: App
+
+    def worker(self) -> str:
+        """The name of a worker that reports now; the first one of a room takes a moment."""
+        until_s = time.monotonic() + 30
+        while not (found := [each.name for each in self.app.workers() if each.kind == "worker" and not each.gone]):
+            assert time.monotonic() < until_s, "no worker reports"
+            time.sleep(0.1)
+        return found[0]
 
     def address(self, page: str) -> str:
         """The address of a page, by its name in the table: of one that has something to show."""
@@ -45,6 +55,7 @@ class Seeded:
         parts = {
             "queue": "crm",
             "task": "crm.push",
+            "worker": self.worker() if page == "worker" else "",
             "fingerprint": self.group,
             "dependency": "crm-api",
             "id": ids.get(page, ""),
@@ -134,7 +145,7 @@ def seed(room: Room) -> Seeded:
     plan = dlq.select("task:crm.push").plan(rate="50/s", canary=5, slow_start=True, note="CRM-77")
     app.flow.open("crm-api", reason="their maintenance, until 14:00", actor="ann")
     write_history(app.store)
-    return Seeded(groups["crm.push"], dead[0], bad_mail[0], big[0], plan.id, run.id, catalogue.id)
+    return Seeded(groups["crm.push"], dead[0], bad_mail[0], big[0], plan.id, run.id, catalogue.id, app)
 
 
 def _annotate(room: Room, dlq: DeadLetters, groups: dict[str, str]) -> None:

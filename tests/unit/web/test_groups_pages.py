@@ -62,9 +62,10 @@ def test_group_shows_frames_texts_and_what_failing_bodies_share(app: App, pages:
     assert (shown["count"], shown["sampled"], shown["compared"]) == (10, 10, 24)
     assert shown["frames"][0]["function"] == "ship"
     assert {each["share"] for each in shown["texts"]} == {0.1}
-    assert {"field": "city", "text": "Graz", "count": 10, "share": 1.0, "other": 0.0} in shown["shared"]
+    narrow = f"fingerprint:{fingerprint(app)} args.city:Graz"
+    assert {"field": "city", "text": "Graz", "count": 10, "share": 1.0, "other": 0.0, "q": narrow} in shown["shared"]
     assert not [each for each in shown["shared"] if each["field"] == "password"]
-    assert shown["versions"] == [{"text": "1", "count": 10, "share": 1.0}]
+    assert shown["versions"] == [{"text": "1", "count": 10, "share": 1.0, "q": None}]
     assert [row["id"] for row in shown["rows"]] == [message.id for message in dead(app)]
 
 

@@ -105,9 +105,10 @@ def stocked(folder: Path, text: Texts) -> Stocked:
     batch = app.batch([Draft(task=task, queue=queues[0])], name=text(80)).enqueue()
     work = tuple(QueueWork(name=name, concurrency=2, held=1) for name in queues[:3])
     held = (HeldMessage(id=ids[3], task=text(80), since_ms=store.now_ms()),)
+    worker = text(80)
     told = {"host": text(80), "version": text(20), "app": text(80), "schedules": (schedule,), "messages": held}
     ProcessCell(store).write(
-        WorkerInfo(name=text(80), started_ms=store.now_ms(), seen_ms=store.now_ms(), queues=work, held=1, **told)
+        WorkerInfo(name=worker, started_ms=store.now_ms(), seen_ms=store.now_ms(), queues=work, held=1, **told)
     )
     parts: dict[str, list[dict[str, str]]] = {
         "queue": [{"queue": name} for name in queues[:3]],
@@ -118,6 +119,7 @@ def stocked(folder: Path, text: Texts) -> Stocked:
         "run": [{"id": run.id}],
         "dependency": [{"dependency": dependency}],
         "task": [{"task": task}],
+        "worker": [{"worker": worker}],
         "batch": [{"id": batch.id}],
     }
     found = [(page.name, address(page, {page.name: each})) for page in PAGES for each in parts.get(page.name, [{}])]

@@ -119,6 +119,7 @@ def pair(noun: str, pages: Reader, parts: dict[str, dict[str, str]]) -> list[tup
                 ("workers", by(printed("workers"), "name", "vm/a")),
                 ("status", by(status["workers"], "name", "vm/a")),
                 ("/workers", by(pages.json("/workers")["workers"], "name", "vm/a")),
+                ("/workers/NAME", pages.json("/workers/vm%2Fa")),
                 ("/queues/crm", by(pages.json("/queues/crm")["workers"], "name", "vm/a")),
             ]
             assert found[0][1]["messages"] and found[0][1]["hung"]

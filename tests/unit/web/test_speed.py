@@ -16,6 +16,7 @@ from redrive.config import page_address
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id
 from redrive.message import Draft, Lane, Message
+from redrive.presence import ProcessCell, WorkerInfo
 from redrive.stores import open_store
 from redrive.web import Site, vigil
 from redrive.web.live import Glance, Live
@@ -69,6 +70,7 @@ class Asked:
         (message,) = store.peek(Lane.DEAD, limit=1).messages
         made = self.app.dlq.select("queue:q1 task:t1").plan(rate="1/s", canary=0)
         run = self.app.dlq.select("queue:q2 task:t2").plan(rate="1/s", canary=0).start(reason="tested")
+        ProcessCell(store).write(WorkerInfo(name="w1", started_ms=store.now_ms(), seen_ms=store.now_ms()))
         ids = {
             "edit": message.id,
             "message": message.id,
@@ -76,7 +78,7 @@ class Asked:
             "run": run.id,
             "batch": store.batch_ids(limit=1)[0],
         }
-        known = {"queue": "q1", "fingerprint": "print1", "dependency": "crm", "task": "t1"}
+        known = {"queue": "q1", "fingerprint": "print1", "dependency": "crm", "task": "t1", "worker": "w1"}
         self.paths = {page.name: placed(page.path, known | {"id": ids.get(page.name, "")}) for page in PAGES}
         self.paths |= {f"messages {q}": f"/messages?q={q}" for q in ("queue:q1", "error:Error1", "args.0:7", "text:7")}
         self.paths |= {f"messages {lane}": f"/messages?lane={lane}&queue=q1" for lane in ("ready", "any")}

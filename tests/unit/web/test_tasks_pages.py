@@ -9,6 +9,8 @@ from tests.support.browsing.history import write_history
 from tests.support.pages import Reader
 
 from redrive import SLO, App, Reject, Retry
+from redrive.audit import Audit, user
+from redrive.web import ALL, Permission, User
 from redrive.web.charts import PLOT_TICKS, timeline
 from redrive.web.read.fields import SINCE
 from redrive.web.read.tasks import SHOWN
@@ -83,3 +85,64 @@ def test_bars_fit_their_scale_and_say_all_their_values() -> None:
 
 def test_nothing_is_drawn_of_nothing() -> None:
     assert "nothing in this time" in str(timeline([("done", [0.0])], ["2026-11-28T00:00:00.000Z"], 60, "Runs"))
+
+
+def test_one_message_is_enqueued_from_the_form_with_who_and_why(app: App, pages: Reader) -> None:
+    html = pages.html("/tasks/crm.push")
+    assert 'name="arg.record"' in html and 'action="/do/enqueue"' in html and "record (integer)" in html
+    form = {"task": "crm.push", "arg.record": "12", "was.record": "", "body": "{}", "reason": "to try the new key"}
+    done = pages.do("enqueue", **form)
+    (message,) = (m for m in app.store.find([done["id"]]) if m is not None)
+    assert (message.task, message.queue, message.body) == ("crm.push", "crm", b'{"record":12}')
+    assert message.producer == f"{user()}, from the pages"
+    entry = next(iter(Audit(app.store).entries()))
+    assert (entry.action, entry.about, entry.reason, entry.ids) == (
+        "enqueue", "task/crm.push", "to try the new key", (done["id"],),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ({"arg.record": "twelve", "was.record": "", "body": "{}"}, "record"),
+        ({"arg.record": "", "was.record": "", "body": "{}"}, "record"),
+        ({"body": '{"record": 1'}, "the body is not JSON"),
+        ({"body": "[1]"}, "no JSON object"),
+        ({"body": '{"record": 1}', "reason": ""}, "the reason is missing"),
+        ({"body": '{"record": 1, "other<b>": 2}'}, "other"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_the_form_with_what_was_typed(
+    app: App, pages: Reader, typed: dict[str, str], said: str
+) -> None:
+    answer = pages.post("/do/enqueue", {"task": "crm.push", "reason": "r<b>", **typed})
+    assert answer.status_code == 422 and 'role="alert"' in answer.text and 'id="menu-1"' in answer.text
+    alert = re.search(r'<div role="alert" id="mistake">(.*?)</div>', answer.text, re.DOTALL)
+    assert alert and said in alert[1] and "<b>" not in alert[1].replace('<p class="bad">', "")
+    assert "twelve" not in typed.get("arg.record", "") or 'value="twelve"' in answer.text
+    assert app.store.counts("crm").ready == 0 and next(iter(Audit(app.store).entries()), None) is None
+
+
+def test_a_task_that_no_app_declares_has_no_form(bare: Reader, app: App) -> None:
+    app.tasks["mail.send"].enqueue("ann")  # type: ignore[attr-defined]
+    assert bare.do("enqueue", 404, task="mail.send", body="{}", reason="r")["error"] == "there is no task 'mail.send'"
+
+
+def test_who_may_not_edit_may_not_enqueue(app: App) -> None:
+    limited = Reader(app.dashboard(authorize=lambda request: User("ann", ALL - {Permission.EDIT})))
+    assert 'action="/do/enqueue"' not in limited.html("/tasks/crm.push")
+    limited.do("enqueue", 403, task="crm.push", body='{"record": 1}', reason="r")
+
+
+def test_the_first_page_of_an_empty_store_has_a_command_that_enqueues_one(app: App, pages: Reader) -> None:
+    assert pages.json("/")["first_command"].startswith("""redrive enqueue crm.push '{"record":1}' """)
+    assert "The store holds no message." in pages.text("/")
+    app.tasks["mail.send"].enqueue("ann")  # type: ignore[attr-defined]
+    assert Reader(app.dashboard()).json("/")["first_command"] is None
+
+
+def test_answers_are_compressed_for_who_takes_it(pages: Reader) -> None:
+    answer = pages.get("/tasks", headers={"Accept-Encoding": "gzip"})
+    assert answer.headers["content-encoding"] == "gzip" and "crm.push" in answer.text
+    assert {"Accept", "Cookie", "Accept-Encoding"} <= {each.strip() for each in answer.headers["vary"].split(",")}
+    assert "content-encoding" not in pages.get("/tasks", headers={"Accept-Encoding": "identity"}).headers

@@ -81,3 +81,18 @@ def test_draining_is_for_administrators(fleet: SqliteStore, app: App) -> None:
 def test_without_any_and_without_an_app_it_says_so(bare: Reader) -> None:
     assert "No worker or scheduler tells that it is alive." in bare.text("/workers")
     assert bare.json("/workers")["workers"] == []
+
+
+def test_a_worker_has_a_page_with_what_it_runs_and_how_it_is(fleet: SqliteStore, pages: Reader) -> None:
+    shown = pages.json("/workers/vm/a")
+    assert (shown["state"], shown["running"], shown["version"], shown["drains"]) == ("running", 2, "9.9", True)
+    html = pages.html("/workers/vm/a")
+    assert all(f'href="/messages/{id}"' in html for id in (LONG, SHORT, WAITS)) and 'href="/runs/run-1"' in html
+    assert 'href="/queues/crm"' in html and "3 of 20 slots are busy" in html and 'action="/do/drain-worker"' in html
+    assert 'href="/workers/vm%2Fa"' in pages.html("/workers")
+
+
+def test_a_worker_that_is_gone_has_one_too_and_another_name_none(fleet: SqliteStore, pages: Reader) -> None:
+    assert "it was killed, or it cannot reach the store" in pages.html("/workers/vm/b")
+    assert 'action="/do/drain-worker"' not in pages.html("/workers/vm/b")
+    assert pages.json("/workers/vm/none", 404)["error"] == "no worker 'vm/none' reports"

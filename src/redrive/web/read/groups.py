@@ -13,6 +13,7 @@ from ...audit import Audit
 from ...batch import group_batches
 from ...crypto import shown_text
 from ...errors import SelectorError, StoreError, Unsupported
+from ...fault.libraries import is_library
 from ...message import FailureGroup, Filter, Lane, Message
 from ...present.audit import entry_record
 from ...present.formats import timestamp
@@ -29,20 +30,19 @@ from .. import outside
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
 from . import selecting, shares
+from .cause import FRAME, SHOWN_SAMPLES, chain, deaths, sample
 
 ROWS = 100
 SAMPLES = 50  # groups of a list whose samples are read to find the failing code
 NEW_MS = 3_600_000  # ms after its first death for which a group is new
 RUNS = 50  # the latest runs that are read to recognise a regressed group
 MATCHED_MAX = 100_000  # the most messages that a thread reads to group them, if no index can
-FRAME = re.compile(r'^ *File "(.*)", line (\d+), in (.*)$', re.MULTILINE)
 MESSAGES = 50  # messages of a group that its page lists
 SAMPLE = 200  # messages of a group that are read to find what they share
 LOG, LOG_READ = 10, 2000  # entries of the audit log that are shown of a group, and read to find them
 FRAMES = 12
 # Such a group has a page even without dead messages: its last may just have moved.
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
-_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<")
 _PATH = re.compile(r"[/\\]")
 
 
@@ -144,7 +144,7 @@ def _places(ask: PageRequest, ids: Sequence[str]) -> dict[str, str]:
 def place_of(message: Message) -> str:
     """Return the innermost function of the user's own code in the message's last traceback; empty if there is none."""
     frames = FRAME.findall(message.faults[-1].traceback) if message.faults else []
-    own = [(file, line, name) for file, line, name in frames if not _LIBRARY.search(file)]
+    own = [(file, line, name) for file, line, name in frames if not is_library(file)]
     if not own:
         return ""
     file, line, name = own[-1]
@@ -163,9 +163,10 @@ def group(ask: PageRequest) -> Record:
         why = "expected the fingerprint of one, such as a1097e748bbaf6be"
         raise Problem(f"there is no failure group {fingerprint}", why, "look at all failure groups", 404)
     said = annotation_record(about, now_ms)
-    sample = dict(ask.kept(f"group-sample/{','.join(whole)}", lambda: _sample(ask, where, found)).value)
+    sampled = dict(ask.kept(f"group-sample/{','.join(whole)}", lambda: _sample(ask, where, found)).value)
+    sampled |= sample(ask, sampled.pop("ids"))
     if not ask.user.may(Permission.VIEW_BODIES):
-        sample["shared"] = None
+        sampled |= {"shared": None, "shared_headers": None}
     waiting = ask.kept(f"group-batches/{','.join(whole)}", lambda: _waiting(ask, found, whole)).value
     runs = views(ask.store, RUNS) if ask.store.traits.cells else []
     selector, after = str(exactly("fingerprint", fingerprint)), ask.text("after")
@@ -185,7 +186,9 @@ def group(ask: PageRequest) -> Record:
         "merged": list(whole[1:]),
         "states": list(dict.fromkeys(word for each in found for word in states(each, said, runs, now_ms))),
         "by_task": [task_group_record(each) | waiting.get(each.task, {}) for each in found],
-        **sample,
+        **sampled,
+        "chain": chain(sampled["traceback"] or ""),
+        "deaths": deaths(ask, where, found, now_ms),
         "rows": [dead_message_row(message, now_ms) for message in read.messages],
         "next": read.cursor,
         "after": after,
@@ -217,21 +220,25 @@ def _sample(ask: PageRequest, where: Filter, groups: Sequence[FailureGroup]) -> 
     done = _done(ask, groups)
     last = next((message for message in dead if message.faults), None)
     texts = [shown_text(message.faults[-1].text) for message in dead if message.faults]
+    of = groups[0].fingerprint if groups else ""
     return {
+        "ids": [message.id for message in dead[:SHOWN_SAMPLES]],
         "sampled": len(dead),
         "place": place_of(last) if last is not None else None,
         "frames": _frames(last) if last is not None else [],
         "traceback": shown_text(last.faults[-1].traceback) if last is not None else None,
-        "sample_id": last.id if last is not None else None,
-        "texts": shares.counted(texts),
+        "texts": shares.counted(texts, of, "text"),
         "text_count": len(set(texts)),
         "versions": shares.counted(str(message.version) for message in dead),
-        "queues": shares.counted(message.queue for message in dead),
+        "queues": shares.counted((message.queue for message in dead), of, "queue"),
+        "tasks": shares.counted((message.task for message in dead), of, "task"),
         "hosts": shares.counted(_host(m.faults[-1].worker) for m in dead if m.faults),
         "workers": shares.counted(m.faults[-1].worker for m in dead if m.faults),
         "producers": shares.counted(message.producer for message in dead),
-        "reasons": shares.counted(message.reason for message in dead),
-        "shared": shares.in_common(dead, done),
+        "reasons": shares.counted((message.reason for message in dead), of, "reason"),
+        "releases": shares.counted(m.faults[-1].release for m in dead if m.faults),
+        "shared": shares.in_common(dead, done, of),
+        "shared_headers": shares.in_common(dead, done, of, shares.HEADERS),
         "compared": len(done),
     }
 

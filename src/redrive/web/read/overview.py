@@ -12,6 +12,7 @@ from ...present.status import NEEDS_SHOWN, need_record
 from ...status import Status
 from ..ask import PageRequest, Record
 from . import fields
+from .tasks import first_command
 
 SHOWN = 8  # the most rows of each table
 
@@ -51,6 +52,7 @@ def overview(ask: PageRequest) -> Record:
             "hung": sum(worker.state == "hung" for worker in status.workers),
             "gone": sum(worker.state == "gone" for worker in status.workers),
         },
+        "first_command": None if any(queue.counts != Counts() for queue in status.queues) else first_command(ask),
         "objectives": fields.objectives(ask),
         "command": ask.command("status"),
     }  # fmt: skip

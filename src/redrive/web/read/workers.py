@@ -1,4 +1,4 @@
-"""Workers and schedulers: their state, load and messages."""
+"""Workers and schedulers: their state, load and messages; and one of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from heapq import nsmallest
 from ...errors import Unsupported
 from ...presence import GONE_MS, RENEW_S, WorkerInfo
 from ...present.workers import worker_record
-from ..ask import PageRequest, Record
+from ..ask import PageRequest, Problem, Record
 
 RUNNING_MAX = 200  # the most messages that the page lists, over all workers
 
@@ -33,6 +33,21 @@ def workers(ask: PageRequest) -> Record:
         "gone_after_s": GONE_MS // 1000,
         "command": ask.command("workers", "-v"),
     }
+
+
+def worker(ask: PageRequest) -> Record:
+    """Return one process by its name: the living one, or else the latest that is gone."""
+    name = ask.path["worker"]
+    try:
+        infos = [info for info in ask.app.workers() if info.name == name]
+    except Unsupported as error:
+        raise Problem(f"there is no worker {name!r}", f"workers are {error}", "", 501) from None
+    if not infos:
+        why = "it ended by itself, or was killed more than five minutes ago"
+        raise Problem(f"no worker {name!r} reports", why, "look at all workers", 404)
+    info = max(infos, key=lambda each: (not each.gone, each.seen_ms))
+    about = {"gone_after_s": GONE_MS // 1000, "command": ask.command("workers", "-v")}
+    return _row(info) | about
 
 
 def _row(info: WorkerInfo) -> Record:

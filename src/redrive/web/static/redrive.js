@@ -83,7 +83,7 @@
       else if (!selected(found)) old.insertBefore(found, place);
       patchNode(found, child);
     }
-    for (const left of [...old.childNodes]) if (!used.has(left) && !held(left)) left.remove();
+    for (const left of [...old.childNodes]) if (!used.has(left) && !held(left) && !(left.nodeType === 1 && left.matches(".copy"))) left.remove();
   };
 
   const patch = (fresh) => {
@@ -163,11 +163,11 @@
   }
 
   // -- what can be copied
-  if (navigator.clipboard) for (const each of document.querySelectorAll("main pre, main .command code")) {
-    const button = document.createElement("button"), text = each.textContent;
+  if (navigator.clipboard) for (const each of document.querySelectorAll("main pre, main .command code, [data-copies]")) {
+    const button = document.createElement("button"), text = (document.getElementById(each.dataset.copies) || each).textContent;
     button.type = "button"; button.className = "copy"; button.ariaLabel = "Copy";
     button.addEventListener("click", () => { navigator.clipboard.writeText(text); button.ariaLabel = "Copied"; setTimeout(() => { button.ariaLabel = "Copy"; }, 1500); });
-    if (each.nodeName === "PRE") each.append(button); else each.after(button);
+    if (each.nodeName === "PRE" || each.dataset.copies) each.append(button); else each.after(button);
   }
 
   // -- lists: one box ticks all
@@ -216,6 +216,10 @@
       if (link) { going = 0; link.click(); return; }
     }
     if (event.key === "j" || event.key === "k") { go(event.key === "j" ? 1 : -1); return; }
+    if (event.key === "ArrowLeft" || event.key === "ArrowRight") {
+      if (!event.target.closest("pre, .wide")) document.querySelector(`main a[rel=${event.key === "ArrowLeft" ? "prev" : "next"}]`)?.click();
+      return;
+    }
     if (event.key === "x") { row()?.querySelector("input[type=checkbox]")?.click(); return; }
     if (event.key === "Enter" && event.target === row()) { row().querySelector("a[href]")?.click(); return; }
   });
