@@ -13,7 +13,7 @@ from ..errors import ConfigError, Unsupported
 from ..flow.breaker import Breaker
 from ..flow.budget import Budget
 from ..flow.dependency import Dependency
-from ..flow.limits import Rate
+from ..flow.limits import Rate, per_s
 from ..history import Tally, counts_of
 from ..history.names import read_names
 from ..history.read import NOT_KEPT
@@ -175,6 +175,10 @@ def with_setting(scenario: Scenario, text: str) -> Scenario:
                     b = retry.backoff
                     spread = Backoff(b.base, b.factor, b.cap, value, b.share, step=b.step, fn=b.fn)  # type: ignore[arg-type]
                     retry = Retry(retry.max_attempts, retry.max_elapsed, spread)
+                case "redrive" if (run := scenario.redrive) is not None:
+                    scenario = replace(
+                        scenario, redrive=replace(run, settings=replace(run.settings, rate=per_s(value)))
+                    )
                 case "workers":
                     processes, _, places = value.partition("x")
                     scenario = replace(scenario, fleet=type(scenario.fleet)(int(processes), int(places)))
