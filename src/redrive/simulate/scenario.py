@@ -77,7 +77,7 @@ class Simulated(Struct, frozen=True, kw_only=True):
     `dead` counts by reason, `left` what had not ended. `drained_s` is when the last message ended; None if some are
     left. `breaker` has each status and since when. `moved`, `failed` and `over_s` are those of the redrive; `stopped`
     says why it stopped itself. `p50_s` and `p99_s` are the times from when a message was put to its success. `cut_s`:
-    the second after which it was not watched further, since whoever asked ended it.
+    the second in which the caller ended it early, if it did.
     """
 
     seed: int
