@@ -15,7 +15,8 @@ from .forecast import (
     forecast_plan,
     forecast_queue,
 )
-from .scenario import LoadPhase, PlannedRedrive, Scenario, Simulated, simulate
+from .scenario import FleetChange, LoadPhase, PlannedRedrive, Scenario, Simulated, simulate
+from .scenario_file import read_scenario
 from .score import Score, foretell, foretold, read_score
 from .service import ModelService, ServicePhase
 from .world import FleetSize
@@ -23,6 +24,7 @@ from .world import FleetSize
 __all__ = [
     "BreakerForecast",
     "BreakerReturn",
+    "FleetChange",
     "FleetSize",
     "LoadPhase",
     "ModelService",
@@ -38,6 +40,7 @@ __all__ = [
     "forecast_queue",
     "foretell",
     "foretold",
+    "read_scenario",
     "read_score",
     "simulate",
 ]

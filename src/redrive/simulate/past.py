@@ -13,12 +13,12 @@ from ..errors import ConfigError, Unsupported
 from ..flow.breaker import Breaker
 from ..flow.budget import Budget
 from ..flow.dependency import Dependency
-from ..flow.limits import Rate
+from ..flow.limits import Rate, per_s
 from ..history import Tally, counts_of
 from ..history.names import read_names
 from ..history.read import NOT_KEPT
 from ..history.tally import tally_of
-from ..policy import Retry, presets
+from ..policy import Backoff, Retry, presets
 from ..registry import Registry
 from ..store import Store
 from ..worker.flow.local_state import controls
@@ -26,7 +26,9 @@ from .scenario import LoadPhase, Scenario
 from .service import ModelService, ServicePhase
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
-SETTINGS = "breaker=on|off, budget=on|off|RATIO, rate=50/s|off, retry=PRESET, attempts=N, workers=2x20"
+SETTINGS = (
+    "breaker=on|off, budget=on|off|RATIO, rate=50/s|off, retry=PRESET, attempts=N, jitter=none|full|…, workers=2x20"
+)
 _CLOCK = re.compile(r"\s*(?:(yesterday|today|\d{4}-\d\d-\d\d)\s+)?(\d\d):(\d\d)\s*\.\.\s*(\d\d):(\d\d)\s*", re.ASCII)
 _AGO = re.compile(r"\s*(\S+)\s*\.\.\s*(\S+)\s*")
 
@@ -169,6 +171,14 @@ def with_setting(scenario: Scenario, text: str) -> Scenario:
                     retry = presets[value]
                 case "attempts":
                     retry = Retry(int(value), retry.max_elapsed, retry.backoff)
+                case "jitter":
+                    b = retry.backoff
+                    spread = Backoff(b.base, b.factor, b.cap, value, b.share, step=b.step, fn=b.fn)  # type: ignore[arg-type]
+                    retry = Retry(retry.max_attempts, retry.max_elapsed, spread)
+                case "redrive" if (run := scenario.redrive) is not None:
+                    scenario = replace(
+                        scenario, redrive=replace(run, settings=replace(run.settings, rate=per_s(value)))
+                    )
                 case "workers":
                     processes, _, places = value.partition("x")
                     scenario = replace(scenario, fleet=type(scenario.fleet)(int(processes), int(places)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import random
 from collections import deque
 from typing import Literal
@@ -37,7 +38,8 @@ class ModelService(Struct, frozen=True, kw_only=True):
     A call takes `latency_ms`, by the distribution `spread`; one that is refused takes `refusal_ms`. `fails` of the
     calls fail with a fault of `kind`, and all calls of `poison` of the messages. It bears `capacity` calls a second.
     Calls above that are refused as throttled with `retry_after_s`; or, with `queue_ms`, they wait for their turn, as
-    long as less than `queue_ms` of work waits. A caller gives up after `timeout_ms`; its call is served all the same.
+    long as less than `queue_ms` of work waits. A caller gives up after `timeout_ms`; its call is served all the same,
+    unless the service `abandons` it. Each call takes `crowd_ms` more for each other one that is under way.
     """
 
     latency_ms: float = 50.0
@@ -50,6 +52,8 @@ class ModelService(Struct, frozen=True, kw_only=True):
     retry_after_s: float | None = None
     queue_ms: float = 0.0
     timeout_ms: float = 300_000.0
+    abandons: bool = False
+    crowd_ms: float = 0.0
     phases: tuple[ServicePhase, ...] = ()
 
 
@@ -60,6 +64,7 @@ class ServiceModel:
         self._service, self._start_ms = service, start_ms
         self._random = random.Random(seed)
         self._recent: deque[int] = deque()  # when the calls of the last second began
+        self._ends: list[int] = []  # when the calls that are under way end, if that matters
         self._free_ms = 0.0  # when the work that waits will be done
         self._now: tuple[ServicePhase, ...] = ()
         self._next_ms = -1.0  # when the present phases change
@@ -80,6 +85,11 @@ class ServiceModel:
             latency_ms = self._random.expovariate(1 / latency_ms)
         elif s.spread == "lognormal":
             latency_ms *= self._random.lognormvariate(-_SIGMA * _SIGMA / 2, _SIGMA)
+        if s.crowd_ms:
+            while self._ends and self._ends[0] <= now_ms:
+                heapq.heappop(self._ends)
+            latency_ms += s.crowd_ms * len(self._ends)
+            heapq.heappush(self._ends, now_ms + int(min(latency_ms, s.timeout_ms) if s.abandons else latency_ms))
         if capacity is not None:
             if not s.queue_ms:
                 if self._sheds(capacity, now_ms):
@@ -87,8 +97,10 @@ class ServiceModel:
             elif self._free_ms - now_ms > s.queue_ms:
                 return self._end(now_ms, s.refusal_ms), self._fault("transient", None)
             else:
-                self._free_ms = max(self._free_ms, now_ms) + _SECOND_MS / capacity
-                latency_ms += self._free_ms - now_ms
+                free_ms = max(self._free_ms, now_ms) + _SECOND_MS / capacity
+                latency_ms += free_ms - now_ms
+                if not (s.abandons and latency_ms > s.timeout_ms):
+                    self._free_ms = free_ms
         if latency_ms > s.timeout_ms:
             return self._end(now_ms, s.timeout_ms), self._fault("timeout", None)
         fails = s.fails and chance() < s.fails

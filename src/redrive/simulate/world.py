@@ -103,7 +103,9 @@ class World:
         self.on_first: Callable[[bool], None] = _ignore
         self.awaits = False  # True while somebody outside will still put messages
         self.left = 0  # messages that have not ended
-        self._workers = [VirtualWorker(f"w{n}", fleet.concurrency) for n in range(fleet.processes)]
+        self._workers: list[VirtualWorker] = []
+        self._places, self._born = fleet.concurrency, 0
+        self.resize(fleet.processes)
         self._arrivals: Iterator[int] = iter(arrivals)
         self._next_arrival = next(self._arrivals, None)
         self._fresh: deque[int] = deque()  # when each message that was never claimed was put
@@ -112,6 +114,13 @@ class World:
         self._number, self._seed = 0, seed
         for message in backlog:
             self.put(message)
+
+    def resize(self, processes: int) -> None:
+        """From now on, let so many processes take work. One that stops ends what it runs."""
+        del self._workers[processes:]
+        while len(self._workers) < processes:
+            self._workers.append(VirtualWorker(f"w{self._born}", self._places))
+            self._born += 1
 
     # -- the clock
 
@@ -126,8 +135,10 @@ class World:
         self.left += 1
         heapq.heappush(self._due, (message.due_ms or self.now_ms, self._number, message))
 
-    def run(self, until_ms: int) -> None:
-        """Let time pass until then, or until nothing is left to happen."""
+    def run(self, until_ms: int, goes_on: Callable[[float], bool] | None = None) -> bool:
+        """Let time pass until then, or until nothing is left to happen. `goes_on` is asked once in each second that
+        passes, with the seconds so far; return False if it ended the run."""
+        look_ms = self.now_ms
         while True:
             next_ms = min(self._claim_all(), self._events[0][0] if self._events else math.inf)
             if self._next_arrival is not None:
@@ -135,12 +146,17 @@ class World:
             if next_ms > until_ms:
                 break
             self.now_ms = max(self.now_ms, int(next_ms))
+            if goes_on is not None and self.now_ms >= look_ms:
+                if not goes_on((self.now_ms - self.start_ms) / 1000):
+                    return False
+                look_ms = self.now_ms + 1000
             self._arrive()
             while self._events and self._events[0][0] <= self.now_ms:
                 _, _, act, args = heapq.heappop(self._events)
                 act(*args)
             if not self.left and self._next_arrival is None and not self.awaits:
                 break
+        return True
 
     def _arrive(self) -> None:
         count = 0
