@@ -636,7 +636,67 @@ def test_init_never_overwrites(redrive: Call, home: Path) -> None:
     assert (home / "tasks.py").read_text() == TASKS and not (home / "redrive.toml").exists()
 
 
+@pytest.mark.slow
+def test_init_writes_a_django_project_whose_commands_run(redrive: Call, home: Path) -> None:
+    assert "shop/django/shop/tasks.py" in good(redrive("init", "shop/django", "--django"))
+    inside = {"cwd": home / "shop/django", "capture_output": True, "text": True, "timeout": 90}
+    env = environment(DJANGO_SETTINGS_MODULE="settings")
+    enqueued = subprocess.run([sys.executable, "orders.py"], env=env, **inside)
+    assert enqueued.returncode == 0, enqueued.stderr
+    worked = subprocess.run([*COMMAND, "worker", "--drain", "--log", "off"], env=env, **inside)
+    assert worked.stdout == "order A-1: charged 12.5\n", worked.stderr
+    dead = subprocess.run([*COMMAND, "dlq", "list"], env=env, **inside)
+    assert "order A-2: 0 cannot be charged" in dead.stdout
+
+
+def test_init_writes_a_fastapi_application_that_enqueues(redrive: Call, home: Path) -> None:
+    good(redrive("init", "orders", "--fastapi"))
+    program = (
+        "from fastapi.testclient import TestClient; from web import web; client = TestClient(web); "
+        "print([client.post('/orders', params={'number': 'A', 'amount': n}).status_code for n in (1, 0)])"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", program], cwd=home / "orders", env=environment(), capture_output=True, text=True
+    )
+    assert asked.stdout == "[202, 202]\n", asked.stderr
+    counts = json.loads(good(redrive("queue", "list", "-o", "json", cwd=home / "orders")))
+    assert counts["queues"][0]["ready"] == 2 if isinstance(counts, dict) else counts[0]["ready"] == 2
+
+
+def test_init_writes_an_app_with_a_bridge_to_celery(redrive: Call, home: Path) -> None:
+    good(redrive("init", "bridge", "--celery"))
+    program = "from tasks import app, bridge; print(app.tasks['shop.charge'].name)"
+    asked = subprocess.run(
+        [sys.executable, "-c", program], cwd=home / "bridge", env=environment(), capture_output=True, text=True
+    )
+    assert asked.stdout == "shop.charge\n", asked.stderr
+
+
 # -- the worker
+
+
+def test_reload_starts_the_worker_anew_when_code_changes(redrive: Call, home: Path) -> None:
+    good(redrive("init", "project"))
+    project = home / "project"
+    command = [*COMMAND, "worker", "--reload", "--log", "off"]
+    with subprocess.Popen(
+        command, cwd=project, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            good(redrive("enqueue", "greet", '{"name": "Ada"}', cwd=project))
+            assert process.stdout.readline() == "hello, Ada\n"
+            code = (project / "tasks.py").read_text()
+            (project / "tasks.py").write_text("this is no Python")
+            while "ended; it starts again when a file changes" not in process.stderr.readline():
+                pass
+            (project / "tasks.py").write_text(code.replace("hello, ", "good day, "))
+            good(redrive("enqueue", "greet", '{"name": "Ada"}', cwd=project))
+            assert process.stdout.readline() == "good day, Ada\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) is not None
+        finally:
+            process.kill()
 
 
 @contextmanager

@@ -38,7 +38,7 @@ async def greet(name: str) -> None:
 @app.task(name="charge", retry=Retry(max_attempts=4, backoff=Backoff(base="500ms", cap="5s")))
 def charge(order: str, *, amount: float) -> None:
     if amount <= 0:
-        raise Reject(f"order {order}: {amount} cannot be charged")  # dead at once: no retry can help
+        raise Reject(f"order {order}: an amount of {amount} cannot be charged")  # dead at once: no retry can help
     if random.random() < 0.5:
         raise ConnectionError("the payment service does not answer")  # tried again, later and later
     print(f"order {order}: charged {amount}")
@@ -116,8 +116,8 @@ charge.enqueue("A-1", 12.5)
 charge.enqueue("A-2", 0)
 '''
 CELERY = '''\
-"""Tasks that Celery's producers go on to enqueue, run by redrive: while the worker runs, the bridge moves what arrives
-in the queues of Celery's broker. A task needs Celery's name and its arguments. docs: migrate/celery."""
+"""Tasks that Celery's producers go on to enqueue, run by redrive: `redrive celery` moves what arrives in the queues of
+Celery's broker, and `redrive worker` runs it. A task needs Celery's name and its arguments. docs: migrate/celery."""
 
 import os
 
@@ -188,7 +188,9 @@ STARTS = {
         (
             "pip install celery redis",
             "{redrive} policy check --celery shop:celery_app   # what your Celery app's policies will do",
-            "BROKER_URL=redis://localhost:6379/0 {redrive} worker",
+            "export BROKER_URL=redis://localhost:6379/0",
+            "{redrive} celery &   # moves what Celery's producers enqueue",
+            "{redrive} worker",
             "{redrive} dlq list",
         ),
     ),
