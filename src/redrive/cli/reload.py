@@ -1,4 +1,4 @@
-"""`redrive worker --reload`: in development, start the worker anew when a file of the project changes."""
+"""`redrive worker --reload`: in development, restart the worker when a file of the project changes."""
 
 from __future__ import annotations
 

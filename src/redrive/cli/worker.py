@@ -119,7 +119,9 @@ from .terminal.warnings import tell_warnings
     metavar="DURATION",
     help="post the same alert at most this often, over all processes (default: 10m) [REDRIVE_NOTIFY_EVERY]",
 )
-@click.option("--reload", is_flag=True, help="for development: start anew when a .py or .toml file below here changes")
+@click.option(
+    "--reload", is_flag=True, help="for development: restart when a .py or .toml file below this folder changes"
+)
 @click.option("--metrics-dir", hidden=True)  # the directory to which a child process writes its counts
 @click.option("--child", is_flag=True, hidden=True)
 def worker(

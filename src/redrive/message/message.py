@@ -78,7 +78,8 @@ class Draft(Struct, frozen=True, kw_only=True):
 
 class PutResult(Struct, frozen=True):
     """The id and state of the message that was put; with `duplicate`, of an earlier message with the draft's key. With
-    `replaced` that message waited, and has the content of the draft now."""
+    `replaced` that message waited, and has the content of the draft now. `state` is `scheduled` for one that waits for
+    its time, and for one that waits for a place in its group: a put does not sort a group's line, `job show` does."""
 
     id: str
     duplicate: bool = False
