@@ -21,6 +21,7 @@ from hypothesis import settings
 import redrive
 
 pytest.register_assert_rewrite("tests.support")  # before it is imported
+from tests.support.cpu import Cpu  # noqa: E402
 from tests.support.servers import PostgresServer, RedisServer, memory_disk  # noqa: E402
 from tests.support.turns import give_turns  # noqa: E402
 
@@ -30,7 +31,13 @@ settings.register_profile("soak", deadline=None, print_blob=True, max_examples=5
 settings.load_profile("gate")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu", action="store_true", help="at the end: the processor time by folder, file and test")
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("cpu", default=False):
+        config.pluginmanager.register(Cpu(config), "cpu")
     # Its entry point is known once redrive is installed anew; an environment may be older than the plugin.
     if not config.pluginmanager.has_plugin("redrive"):
         config.pluginmanager.register(import_module("redrive.testing.plugin"), "redrive")

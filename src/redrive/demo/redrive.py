@@ -21,7 +21,14 @@ from .view import Report
 
 ACTOR = "demo"
 LOOK_S = 0.1
-SETTINGS: Mapping[str, object] = {"rate": "10/s", "canary": 3, "stop_if": "failed>20%", "attempts": 3}
+# Without the slow start, which takes ten seconds for so few; the canary is what shows the brake.
+SETTINGS: Mapping[str, object] = {
+    "rate": "10/s",
+    "slow_start": False,
+    "canary": 3,
+    "stop_if": "failed>20%",
+    "attempts": 3,
+}
 
 
 class Came(msgspec.Struct, frozen=True):
@@ -47,7 +54,7 @@ class Redrives:
 
     def plan(self, selector: str) -> PlanHandle:
         """Return a plan with the selected messages frozen; none of them is moved."""
-        flags = " ".join(f"--{name.replace('_', '-')} {_word(value)}" for name, value in SETTINGS.items())
+        flags = " ".join(_flag(name.replace("_", "-"), value) for name, value in SETTINGS.items())
         self._report.say(f"$ redrive dlq plan {_word(f'queue:{self._queue} {selector}')} {flags}", "cyan")
         plan = DeadLetters(self._store).select(f"queue:{self._queue} {selector}").plan(**SETTINGS)  # type: ignore[arg-type]
         self._report.say(
@@ -87,6 +94,10 @@ class Redrives:
         for line in story[shown:]:
             self._report.say(f"  {rfc3339(line.at_ms)[11:22]}  {line.text}", "dim")
         return len(story)
+
+
+def _flag(name: str, value: object) -> str:
+    return f"--no-{name}" if value is False else f"--{name} {_word(value)}"
 
 
 def _word(value: object) -> str:
