@@ -28,7 +28,8 @@ test: setup-dev ## run every test and check that gates a commit (ARGS="-k name" 
 check: setup-dev ## lint, format, types, the import tree and the site
 	@scripts/check
 
-docs: setup-dev ## build the site into build/site
+docs: ## build the site into build/site
+	@scripts/setup-venv all docs
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs --quiet build
 	@echo "build/site/index.html"
 
