@@ -53,20 +53,24 @@ def read_history(
     task: str | None = None,
     since: Duration = "24h",
     step: Duration | None = None,
+    *,
+    until_ms: int | None = None,
 ) -> History:
-    """Return the history of a store, a queue, a task, or a task in a queue, for the last time `since`. Raises
-    ConfigError, StoreError; Unsupported if the store keeps no history."""
+    """Return the history of a store, a queue, a task, or a task in a queue, for the last time `since`, or for that time
+    before `until_ms`. Raises ConfigError, StoreError; Unsupported if the store keeps no history."""
     back_ms = milliseconds(since, "since")
     step_ms = _default_step(back_ms) if step is None else milliseconds(step, "step")
     _check(back_ms, step_ms)
     if not store.traits.cells:
         raise Unsupported(NOT_KEPT)
     now_ms = store.now_ms()
-    since_ms = now_ms - back_ms
+    end_ms = now_ms if until_ms is None else min(until_ms, now_ms)
+    since_ms = end_ms - back_ms
+    _check(now_ms - since_ms, step_ms)
     since_ms -= since_ms % step_ms
     total: TallyCounts = {}
     steps: dict[int, TallyCounts] = {}
-    for at_ms, key, count in counts_of(store, _names(store, queue, task), since_ms, now_ms, step_ms):
+    for at_ms, key, count in counts_of(store, _names(store, queue, task), since_ms, now_ms, step_ms, until_ms):
         total[key] = total.get(key, 0) + count
         of = steps.setdefault(at_ms - at_ms % step_ms, {})
         of[key] = of.get(key, 0) + count
@@ -75,7 +79,7 @@ def read_history(
         queue=queue,
         task=task,
         since_ms=since_ms,
-        until_ms=now_ms,
+        until_ms=end_ms,
         step_ms=step_ms,
         total=tally_of(total),
         points=points,
@@ -83,17 +87,23 @@ def read_history(
 
 
 def counts_of(
-    store: Store, names: Sequence[SeriesName], since_ms: int, now_ms: int, step_ms: int = MINUTE_MS
+    store: Store,
+    names: Sequence[SeriesName],
+    since_ms: int,
+    now_ms: int,
+    step_ms: int = MINUTE_MS,
+    until_ms: int | None = None,
 ) -> Iterator[tuple[int, str, int]]:
-    """Yield (start of the slot, key, count) for the slots that began since `since_ms`: hourly slots if the step is
-    whole hours, else the finest ones that are kept. Raises StoreError."""
+    """Yield (start of the slot, key, count) for the slots that began since `since_ms` and before `until_ms`: hourly
+    slots if the step is whole hours, else the finest ones that are kept. Raises StoreError."""
+    before_ms = now_ms + 1 if until_ms is None else min(until_ms, now_ms + 1)
     if step_ms % HOUR_MS == 0:
-        yield from read_slots(store, names, HOURS, since_ms, now_ms + 1)
+        yield from read_slots(store, names, HOURS, since_ms, before_ms)
         return
-    yield from read_slots(store, names, MINUTES, since_ms, now_ms + 1)
+    yield from read_slots(store, names, MINUTES, since_ms, before_ms)
     fine_ms = max(since_ms, now_ms - now_ms % HOUR_MS - FIVES.kept_ms)
-    yield from read_slots(store, names, FIVES, fine_ms, now_ms + 1)
-    for at_ms, key, count in read_slots(store, names, HOURS, since_ms, fine_ms):
+    yield from read_slots(store, names, FIVES, fine_ms, before_ms)
+    for at_ms, key, count in read_slots(store, names, HOURS, since_ms, min(fine_ms, before_ms)):
         if is_histogram(key):
             yield at_ms, key, count
 
