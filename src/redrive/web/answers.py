@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -30,6 +30,7 @@ from ..errors import (
 )
 from ..present.permissions import Denied, User
 from ..redact import in_json, redact, redact_record
+from ..triage.views import View, views
 from .ask import PageAnswer, Problem, SiteParts
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
 from .marks import marks_of
@@ -122,6 +123,7 @@ def problem_of(error: Exception, store: str) -> Problem:
     return Problem(what, why, "", status)
 
 
+VIEWS_SHOWN = 12  # of the menu of views
 THEME = "redrive-theme"  # name of the cookie that a script sets
 
 
@@ -142,11 +144,21 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
         "read_only": site.read_only,
         "is_live": "wsgi_environ" not in request.scope,
         "query": dict(request.query_params),
+        "views": _views(site) if shown is not None else (),
+        "address": path_of(request).removeprefix(root).lstrip("/"),
         "here": path_of(request).partition("?")[0],
         "release": __version__,
         "environment": site.environment,
         "theme": theme if (theme := request.cookies.get(THEME)) in ("light", "dark") else "",
     }
+
+
+def _views(site: SiteParts) -> Sequence[View]:
+    """Return the saved views; none while the store does not answer."""
+    try:
+        return site.sums.get("views", lambda: views(site.app.store)).value[:VIEWS_SHOWN]
+    except (RedriveError, OSError):
+        return ()
 
 
 def _clock(site: SiteParts) -> Callable[[], int]:

@@ -209,6 +209,13 @@
     if (at(ends[0]) !== at(ends[1])) location.assign(address);
   });
 
+  const terms = document.getElementById("terms"), known = [...terms?.options ?? []].map((each) => each.value);
+  for (const box of document.querySelectorAll("input[list=terms]")) box.addEventListener("input", () => { // the last term, after what is typed before it
+    const [, before, last] = box.value.match(/^(.*[\s(]-?|-?)([^\s]*)$/s) ?? ["", "", box.value];
+    const fit = known.filter((each) => each.toLowerCase().includes(last.toLowerCase())).slice(0, 40);
+    terms.replaceChildren(...fit.map((each) => { const option = document.createElement("option"); option.value = before + each; return option; }));
+  });
+
   // -- leaving typed text behind is asked about
   addEventListener("input", (event) => { if (event.target.closest("form[data-guard]")) changedByHand = true; });
   addEventListener("submit", () => { changedByHand = false; });
