@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -13,6 +14,7 @@ from ..message import Cell, Swap, decoded, version_of
 from ..store import Store
 
 CELL = "views"
+_BELOW = re.compile(r"(?:[^/:\\?][^:\\?]*)?(?:\?[^\\]*)?")  # an address of these pages, never of another site
 VIEWS_MAX, NAME_MAX, ADDRESS_MAX = 100, 80, 2000
 
 
@@ -39,7 +41,7 @@ def save_view(store: Store, name: str, address: str, *, actor: str | None = None
     name = name.strip()
     if not 0 < len(name) <= NAME_MAX or not name.isprintable():
         raise ConfigError(f"the view's name {name!r}: expected 1 to {NAME_MAX} printable characters")
-    if len(address) > ADDRESS_MAX or address.startswith("/") or ":" in address.partition("?")[0] or "\\" in address:
+    if len(address) > ADDRESS_MAX or not address.isprintable() or not _BELOW.fullmatch(address):
         raise ConfigError(f"the address {address[:80]!r}: expected one below the pages, such as messages?q=queue:crm")
     who, reason = signed(actor, "", f"save the view {name}", needed=False)
     audit = Audit(store)
