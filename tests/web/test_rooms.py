@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from tests.support.browsing.chromium import tab
+from tests.support.browsing.chromium import Tab, tab
 from tests.support.browsing.room import PATIENCE_S, Room, room
 from tests.support.browsing.seeding import seed
 
@@ -28,9 +28,14 @@ def site(home: Room) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: Browser, site: str) -> Iterator[Page]:
+def opened(browser: Browser, site: str) -> Iterator[Tab]:
     with tab(browser, site) as made:
-        yield made.open("/")
+        yield made
+
+
+@pytest.fixture
+def page(opened: Tab) -> Page:
+    return opened.open("/")
 
 
 def test_range_dragged_over_the_chart_is_in_the_address(page: Page, site: str) -> None:
@@ -71,7 +76,7 @@ def test_last_term_of_the_box_is_completed(page: Page, site: str) -> None:
     assert offered and all(each.startswith("queue:crm args.record") for each in offered)
 
 
-def test_bar_comes_with_the_first_tick_and_discarding_asks_with_the_number(page: Page, site: str) -> None:
+def test_bar_comes_with_the_first_tick_and_discarding_asks_with_the_number(opened: Tab, page: Page, site: str) -> None:
     page.goto(f"{site}/messages?q=queue%3Acrm")
     expect(page.locator("#picked")).to_be_hidden()
     for n in range(3):
@@ -84,6 +89,8 @@ def test_bar_comes_with_the_first_tick_and_discarding_asks_with_the_number(page:
     expect(page.locator("main [role=alert]")).to_contain_text("reason is missing")
     assert page.locator("tbody input[name=id]:checked").count() == 3
     assert page.locator("nav[aria-label=Pages] a").count() > 5
+    assert all("422" in each for each in opened.errors), "the browser tells of the refusal"
+    opened.errors.clear()
 
 
 def test_view_is_saved_from_the_page_and_opened_from_another(page: Page, site: str) -> None:

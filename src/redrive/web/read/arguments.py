@@ -9,14 +9,21 @@ import msgspec
 
 from ...errors import Unsupported
 from ...message import BLOB, SEALED, Filter, Lane, Message
+from ...present.messages import dead_message_row
 from ...redact import HIDDEN, redact_json
 from ...triage.select.terms import ARGS, exactly
-from ..ask import PageRequest
+from ..ask import PageRequest, Record
 
 SHOWN = 80  # the most characters of a row
 BYTES_MAX = 16_384  # of a larger body, the size is shown
 SAMPLE, VALUES = 50, 4  # dead messages that are read for terms, and values of each path
 _read = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+def rows_with_arguments(ask: PageRequest, messages: Sequence[Message], now_ms: int) -> list[Record]:
+    """Return messages as rows of a list, with their arguments."""
+    texts = arguments(ask, messages)
+    return [dead_message_row(m, now_ms) | {"arguments": text} for m, text in zip(messages, texts, strict=True)]
 
 
 def arguments(ask: PageRequest, messages: Sequence[Message]) -> list[str | None]:

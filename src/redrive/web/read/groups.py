@@ -17,7 +17,6 @@ from ...message import FailureGroup, Filter, Lane, Message
 from ...present.audit import entry_record
 from ...present.formats import timestamp
 from ...present.groups import annotation_record, batches_record, group_records, task_group_record
-from ...present.messages import dead_message_row
 from ...present.permissions import Permission
 from ...store import FIRST_PAGE, fitting
 from ...triage.annotations import NOTHING, read_annotations
@@ -29,6 +28,7 @@ from .. import outside
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
 from . import selecting, shares
+from .arguments import rows_with_arguments
 
 ROWS = 100
 SAMPLES = 50  # groups of a list whose samples are read to find the failing code
@@ -186,7 +186,7 @@ def group(ask: PageRequest) -> Record:
         "states": list(dict.fromkeys(word for each in found for word in states(each, said, runs, now_ms))),
         "by_task": [task_group_record(each) | waiting.get(each.task, {}) for each in found],
         **sample,
-        "rows": [dead_message_row(message, now_ms) for message in read.messages],
+        "rows": rows_with_arguments(ask, read.messages, now_ms),
         "next": read.cursor,
         "after": after,
         "log": _log(ask, fingerprint),

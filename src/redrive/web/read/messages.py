@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from ...errors import SelectorError, Unsupported
 from ...message import Filter, Message
-from ...present.messages import dead_message_row
 from ...present.names import NAMES_MAX
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
 from . import selecting
-from .arguments import arguments
+from .arguments import rows_with_arguments
 from .newest import READ_MAX, newest
 from .waiting import STATES, counts_by_queue, listed
 
@@ -90,8 +89,7 @@ def _listed(
     ask: PageRequest, at: int, messages: Sequence[Message], next: str | None, whole: KeptValue[int] | None, sort: str
 ) -> Record:
     count, age_s = (None, 0.0) if whole is None else (whole.value, whole.age_s)
-    texts = arguments(ask, messages)
-    rows = [dead_message_row(m, at) | {"arguments": text} for m, text in zip(messages, texts, strict=True)]
+    rows = rows_with_arguments(ask, messages, at)
     return _bare(ask, at=at, rows=rows, next=next, count=count, count_age_s=age_s, sort=sort)
 
 
