@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from markupsafe import Markup
+from msgspec.structs import replace
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -130,6 +131,7 @@ THEME = "redrive-theme"  # name of the cookie that a script sets
 def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: SitePage | None) -> dict[str, Any]:
     """Return the functions and values that every template may use beside its record; `shown` is the page, if any."""
     root, now_ms = root_of(request), _clock(site)
+    address = path_of(request).removeprefix(root).lstrip("/")
     return {
         "url": lambda *parts, **query: page_address(root, *parts, **query),
         "when": lambda at, absent="–": absent if at is None else moment(at, now_ms(), absent=absent),
@@ -145,7 +147,7 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
         "is_live": "wsgi_environ" not in request.scope,
         "query": dict(request.query_params),
         "views": _views(site) if shown is not None else (),
-        "address": path_of(request).removeprefix(root).lstrip("/"),
+        "address": address if redact(address) == address else None,  # an address with a secret is not saved
         "here": path_of(request).partition("?")[0],
         "release": __version__,
         "environment": site.environment,
@@ -156,7 +158,8 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
 def _views(site: SiteParts) -> Sequence[View]:
     """Return the saved views; none while the store does not answer."""
     try:
-        return site.sums.get("views", lambda: views(site.app.store)).value[:VIEWS_SHOWN]
+        kept = site.sums.get("views", lambda: views(site.app.store)).value[:VIEWS_SHOWN]
+        return [replace(each, name=redact(each.name), address=redact(each.address)) for each in kept]
     except (RedriveError, OSError):
         return ()
 

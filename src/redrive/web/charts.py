@@ -139,8 +139,9 @@ def _dashed(before: Sequence[float], top: float) -> Markup:
         return Markup("")
     points = " ".join(f"{n * 2 + 1},{PLOT_HIGH - value / top * PLOT_HIGH:.1f}" for n, value in enumerate(before))
     return Markup(
-        '<svg y="{}" viewBox="0 0 {} {}" preserveAspectRatio="none"><polyline class="before" points="{}"/></svg>'
-    ).format(PLOT_TOP, 2 * len(before), PLOT_HIGH, points)
+        '<svg y="{}" width="100%" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
+        '<polyline class="before" points="{}"/></svg>'
+    ).format(PLOT_TOP, PLOT_HIGH, 2 * len(before), PLOT_HIGH, points)
 
 
 def _mark(at: str, name: str, begin: float, long_s: float) -> Markup:

@@ -5,6 +5,7 @@
   const state = document.getElementById("live-state");
   const pause = document.getElementById("live-pause");
   let paused = false, wanted = 0, shown = Number(body.dataset.version || 0), busy = false, changedByHand = false;
+  let from = null, drawn = null; // a range that is being dragged over a chart: nothing is patched meanwhile
 
   const say = (text) => { if (state && state.textContent !== text) state.textContent = text; };
 
@@ -121,7 +122,7 @@
   };
 
   const refresh = async () => {
-    if (busy || paused || document.hidden || wanted === shown) return;
+    if (busy || paused || from || document.hidden || wanted === shown) return;
     if (!document.querySelector("[data-part]")) { shown = wanted; return; } // a form: what changes elsewhere is not in it
     busy = true;
     const target = wanted;
@@ -184,7 +185,6 @@
   });
 
   // -- rooms: a range dragged over a chart, the search box's terms
-  let from = null, drawn = null;
   const spot = (plot, event) => { const box = plot.getBoundingClientRect(); return Math.max(0, Math.min(1, (event.clientX - box.left) / box.width)); };
   addEventListener("pointerdown", (event) => {
     const plot = event.button === 0 && event.pointerType !== "touch" && event.target.closest?.(".plot svg[data-begin]");
@@ -197,6 +197,7 @@
     drawn.setAttribute("x", Math.min(from.at, to) * 100 + "%");
     drawn.setAttribute("width", Math.abs(from.at - to) * 100 + "%");
   });
+  addEventListener("pointercancel", () => { drawn?.remove(); from = drawn = null; });
   addEventListener("pointerup", (event) => {
     if (!from) return;
     const ends = [from.at, spot(from.plot, event)].sort((a, b) => a - b), { begin, end } = from.plot.dataset;
