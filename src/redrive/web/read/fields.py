@@ -11,7 +11,6 @@ from ...counters import FAILED
 from ...duration import seconds
 from ...errors import ConfigError, Unsupported
 from ...history import read_history
-from ...history.chunk import HOUR_MS, MINUTE_MS, MINUTES
 from ...history.histogram import Histogram
 from ...message import Counts
 from ...present.formats import timestamp
@@ -29,7 +28,8 @@ OUTCOMES = ("done", "retry", "dead", "quarantined", "crashed", "stayed")
 KEPT_S = 35 * 86_400  # how far back a history goes
 SINCE = ("1h", "6h", "24h", "7d", "35d")
 AGAINST = ("before", "yesterday", "week", "none")  # what a time can be compared with
-DAY_MS = 24 * HOUR_MS
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+FINE_MS = DAY_MS  # ms for which a history is kept by the minute
 BARS_MAX = 75  # the most bars of a chart of a range, if a step is long enough
 RANGE_STEPS_S = (60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200)
 RELEASES_SHOWN = 8
@@ -78,7 +78,7 @@ def span(ask: PageRequest, default: str = "24h") -> Span:
         raise Problem("the range is empty", f"from={timestamp(begin_ms)} is not before its end", "mend it", 422)
     if now_ms - begin_ms > KEPT_S * 1000:
         raise Problem(f"from={timestamp(begin_ms)} is too long ago", "history is kept for 35 days", status=422)
-    least_s = 3600 if now_ms - begin_ms > MINUTES.kept_ms else 60
+    least_s = 3600 if now_ms - begin_ms > FINE_MS else 60
     long_s = (end_ms - begin_ms) / 1000
     step_s = next(s for s in RANGE_STEPS_S if s >= least_s and (long_s / s <= BARS_MAX or s == RANGE_STEPS_S[-1]))
     return Span("", begin_ms - begin_ms % (step_s * 1000), end_ms, step_s, against)
@@ -167,7 +167,7 @@ def _before(ask: PageRequest, here: Record, queue: str | None, task: str | None)
     ]
     since_ms, until_ms, now_ms = begin_ms - shift_ms, end_ms - shift_ms, ask.store.now_ms()
     points: Sequence[Point] = ()
-    read_ms: int = HOUR_MS if now_ms - since_ms > MINUTES.kept_ms and step_ms % HOUR_MS else step_ms
+    read_ms: int = HOUR_MS if now_ms - since_ms > FINE_MS and step_ms % HOUR_MS else step_ms
     if shift_ms and now_ms - since_ms + read_ms <= KEPT_S * 1000:
         back_s = (until_ms - since_ms) / 1000
         points = read_history(ask.store, queue, task, back_s, read_ms / 1000, until_ms=until_ms).points

@@ -12,8 +12,7 @@ from ...present.groups import group_records
 from ...present.queues import LANES
 from ...present.runs import run_record
 from ...present.status import NEEDS_SHOWN, need_record
-from ...status import Status
-from ...status.record import QueueStatus
+from ...status import QueueStatus, Status
 from ..ask import PageRequest, Record
 from . import fields
 
