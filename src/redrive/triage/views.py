@@ -18,7 +18,7 @@ _BELOW = re.compile(r"(?:[^/:\\?][^:\\?]*)?(?:\?[^\\]*)?")  # an address of thes
 VIEWS_MAX, NAME_MAX, ADDRESS_MAX = 100, 80, 2000
 
 
-class View(Struct, frozen=True):
+class SavedView(Struct, frozen=True):
     """A saved view: its name, its address below the pages' root such as `messages?q=queue:crm`, who made it, when."""
 
     name: str
@@ -27,15 +27,15 @@ class View(Struct, frozen=True):
     at_ms: int
 
 
-_decode = msgspec.json.Decoder(list[View]).decode
+_decode = msgspec.json.Decoder(list[SavedView]).decode
 
 
-def views(store: Store) -> Sequence[View]:
+def views(store: Store) -> Sequence[SavedView]:
     """Return the saved views by name; none if the store has no cells. Raises StoreError."""
     return _views(store.cells.read([CELL])[0]) if store.traits.cells else []
 
 
-def save_view(store: Store, name: str, address: str, *, actor: str | None = None) -> View:
+def save_view(store: Store, name: str, address: str, *, actor: str | None = None) -> SavedView:
     """Save an address under a name, in place of the view that has it, in one commit with an entry in the audit log.
     Raises ConfigError, StoreError."""
     name = name.strip()
@@ -46,7 +46,7 @@ def save_view(store: Store, name: str, address: str, *, actor: str | None = None
     who, reason = signed(actor, "", f"save the view {name}", needed=False)
     audit = Audit(store)
     entry = audit.entry("save view", who, reason, address, about=name)
-    view = View(name, address, entry.claimed or entry.actor, entry.at_ms)
+    view = SavedView(name, address, entry.claimed or entry.actor, entry.at_ms)
 
     def write(swaps: list[Swap]) -> None:
         cell = store.cells.read([CELL])[0]
@@ -76,10 +76,10 @@ def remove_view(store: Store, name: str, *, actor: str | None = None) -> bool:
     return True
 
 
-def _views(cell: Cell | None) -> list[View]:
+def _views(cell: Cell | None) -> list[SavedView]:
     return decoded(cell, _decode, [])
 
 
-def _write(store: Store, cell: Cell | None, kept: list[View], swaps: Sequence[Swap]) -> None:
+def _write(store: Store, cell: Cell | None, kept: list[SavedView], swaps: Sequence[Swap]) -> None:
     value = msgspec.json.encode(sorted(kept, key=lambda view: view.name))
     store.put([], swaps=[Swap(CELL, version_of(cell), value), *swaps])

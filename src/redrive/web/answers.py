@@ -31,7 +31,7 @@ from ..errors import (
 )
 from ..present.permissions import Denied, User
 from ..redact import in_json, redact, redact_record
-from ..triage.views import View, views
+from ..triage.views import SavedView, views
 from .ask import PageAnswer, Problem, SiteParts
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
 from .marks import marks_of
@@ -155,7 +155,7 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
     }
 
 
-def _views(site: SiteParts) -> Sequence[View]:
+def _views(site: SiteParts) -> Sequence[SavedView]:
     """Return the saved views; none while the store does not answer."""
     try:
         kept = site.sums.get("views", lambda: views(site.app.store)).value[:VIEWS_SHOWN]

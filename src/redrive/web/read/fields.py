@@ -46,7 +46,7 @@ def hold(ask: PageRequest, each: Hold) -> Record:
     return hold_record(each, ask.leads)
 
 
-class Span(NamedTuple):
+class ShownTime(NamedTuple):
     """The time that a page shows: the last `back`, or from `from_ms` to `to_ms`; and with which time it is compared."""
 
     back: str
@@ -60,7 +60,7 @@ class Span(NamedTuple):
         return not self.back
 
 
-def span(ask: PageRequest, default: str = "24h") -> Span:
+def span(ask: PageRequest, default: str = "24h") -> ShownTime:
     """Return the time that the address asks for: `since=6h`, or `from=` and `to=` in RFC 3339, in UTC if they name no
     zone. Raises Problem for other texts, and for a time of which no history is kept."""
     against = ask.text("against", AGAINST[0])
@@ -71,7 +71,7 @@ def span(ask: PageRequest, default: str = "24h") -> Span:
         if end_ms is not None:
             raise Problem("from is missing", "to= needs the time at which the range begins", "add from=", 422)
         back = ask.text("since", default)
-        return Span(back, 0, None, seconds(STEPS[back]) if back in STEPS else None, against)
+        return ShownTime(back, 0, None, seconds(STEPS[back]) if back in STEPS else None, against)
     end_ms = min(now_ms, end_ms or now_ms)
     begin_ms, end_ms = begin_ms - begin_ms % MINUTE_MS, end_ms + -end_ms % MINUTE_MS
     if not begin_ms < end_ms:
@@ -81,7 +81,7 @@ def span(ask: PageRequest, default: str = "24h") -> Span:
     least_s = 3600 if now_ms - begin_ms > FINE_MS else 60
     long_s = (end_ms - begin_ms) / 1000
     step_s = next(s for s in RANGE_STEPS_S if s >= least_s and (long_s / s <= BARS_MAX or s == RANGE_STEPS_S[-1]))
-    return Span("", begin_ms - begin_ms % (step_s * 1000), end_ms, step_s, against)
+    return ShownTime("", begin_ms - begin_ms % (step_s * 1000), end_ms, step_s, against)
 
 
 def _instant(ask: PageRequest, name: str) -> int | None:
@@ -101,10 +101,10 @@ def past(
 ) -> Record:
     """Return totals, percentiles and a series for each outcome in the time `back`, of a queue or a task. If no history
     is kept, `missing` says how to enable it."""
-    return _read(ask, queue, task, Span(back, 0, None, None if step is None else seconds(step), AGAINST[0]))
+    return _read(ask, queue, task, ShownTime(back, 0, None, None if step is None else seconds(step), AGAINST[0]))
 
 
-def _read(ask: PageRequest, queue: str | None, task: str | None, wanted: Span) -> Record:
+def _read(ask: PageRequest, queue: str | None, task: str | None, wanted: ShownTime) -> Record:
     asked = {"since": wanted.back, "against": wanted.against}
     try:
         if wanted.to_ms is None:
@@ -136,7 +136,9 @@ def runs_of(past: Record) -> list[int]:
     return [sum(at) for at in zip(*past["series"].values(), strict=True)]
 
 
-def past_and_before(ask: PageRequest, wanted: Span, *, queue: str | None = None, task: str | None = None) -> Record:
+def past_and_before(
+    ask: PageRequest, wanted: ShownTime, *, queue: str | None = None, task: str | None = None
+) -> Record:
     """As `past`, with `before`: the same figures of the time that this one is compared with, if that is kept. And with
     `releases`: which releases of the app a worker first ran in this time."""
     here = _read(ask, queue, task, wanted)

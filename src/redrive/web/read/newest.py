@@ -16,7 +16,7 @@ LOOKS_MAX = 24  # spans that are looked at for one page
 READ_MAX = 500  # messages of a span that are read: of a longer one, a part is looked at
 
 
-class _Place(msgspec.Struct, array_like=True, frozen=True):
+class _NewestPlace(msgspec.Struct, array_like=True, frozen=True):
     """Where a page begins: at the messages that died at `at_ms`, without the first `skip` of them."""
 
     at_ms: int
@@ -28,7 +28,7 @@ def newest(
 ) -> tuple[Sequence[Message], str | None] | None:
     """Return a page of the messages dead at `at_ms`, the last one first, and the cursor of the next page. `small`: at
     most READ_MAX match. None if more messages died in one ms than a page can order."""
-    place = _place(after) if after else _Place(at_ms, 0)
+    place = _place(after) if after else _NewestPlace(at_ms, 0)
     wanted, least_ms, most_ms = limit + place.skip + 1, 0, 0
     span_ms = place.at_ms + 1 if small else SPAN_MS
     found: Sequence[Message] = ()
@@ -58,11 +58,11 @@ def newest(
     is_last = whole and since_ms == 0 and place.skip + len(shown) >= len(first_first)
     last_ms = shown[-1].rested_ms or 0
     same = sum(message.rested_ms == last_ms for message in first_first[: place.skip + len(shown)])
-    return shown, None if is_last else msgspec.json.encode(_Place(last_ms, same)).decode()
+    return shown, None if is_last else msgspec.json.encode(_NewestPlace(last_ms, same)).decode()
 
 
-def _place(after: str) -> _Place:
+def _place(after: str) -> _NewestPlace:
     try:
-        return msgspec.json.decode(after, type=_Place)
+        return msgspec.json.decode(after, type=_NewestPlace)
     except (msgspec.DecodeError, ValueError):
         raise Problem("the list cannot go on", "the cursor 'after' is not one of its own", "begin anew", 422) from None

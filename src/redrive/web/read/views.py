@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...present.formats import timestamp
-from ...triage.views import View
+from ...triage.views import SavedView
 from ...triage.views import views as saved
 from ..ask import PageRequest, Record
 
@@ -13,5 +13,5 @@ def views(ask: PageRequest) -> Record:
     return {"views": [record(view) for view in saved(ask.store)], "command": ask.command("status")}
 
 
-def record(view: View) -> Record:
+def record(view: SavedView) -> Record:
     return {"name": view.name, "address": view.address, "by": view.by, "at": timestamp(view.at_ms)}
