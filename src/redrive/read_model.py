@@ -114,14 +114,12 @@ class ReadModel(Registry):
         *,
         since: Duration = "24h",
         step: Duration | None = None,
-        until: Duration | None = None,
     ) -> History:
         """Return counts and percentiles of the last time `since`, up to 35d: the totals, and points by `step` (default:
-        about 24 points). Steps of minutes go back a day. `until`: leave out the step that began so long ago and all
-        later ones. Raises ConfigError, StoreError, Unsupported."""
+        about 24 points). Steps of minutes go back a day. Raises ConfigError, StoreError, Unsupported."""
         from .history import read_history
 
-        return read_history(self.store, queue, task, since, step, until)
+        return read_history(self.store, queue, task, since, step)
 
     def upcoming(self, queue: str | None = None) -> Upcoming:
         """Return how many scheduled messages become due in each of the next 60 tens of seconds, 60 minutes and 24

@@ -53,24 +53,24 @@ def read_history(
     task: str | None = None,
     since: Duration = "24h",
     step: Duration | None = None,
-    until: Duration | None = None,
+    *,
+    until_ms: int | None = None,
 ) -> History:
-    """Return the history of a store, a queue, a task, or a task in a queue, for the last time `since`; with `until`,
-    only up to the step that began so long ago, without that step. Raises ConfigError, StoreError; Unsupported if the
-    store keeps no history."""
+    """Return the history of a store, a queue, a task, or a task in a queue, for the last time `since`, or for that time
+    before `until_ms`. Raises ConfigError, StoreError; Unsupported if the store keeps no history."""
     back_ms = milliseconds(since, "since")
     step_ms = _default_step(back_ms) if step is None else milliseconds(step, "step")
-    left_ms = None if until is None else milliseconds(until, "until")
-    _check(back_ms, step_ms, left_ms)
+    _check(back_ms, step_ms)
     if not store.traits.cells:
         raise Unsupported(NOT_KEPT)
     now_ms = store.now_ms()
-    since_ms = _floor(now_ms - back_ms, step_ms)
-    until_ms = now_ms if left_ms is None else _floor(now_ms - left_ms, step_ms)
-    before_ms = until_ms + (left_ms is None)  # the slot that begins right now counts
+    end_ms = now_ms if until_ms is None else min(until_ms, now_ms)
+    since_ms = end_ms - back_ms
+    _check(now_ms - since_ms, step_ms)
+    since_ms -= since_ms % step_ms
     total: TallyCounts = {}
     steps: dict[int, TallyCounts] = {}
-    for at_ms, key, count in counts_of(store, _names(store, queue, task), since_ms, now_ms, step_ms, before_ms):
+    for at_ms, key, count in counts_of(store, _names(store, queue, task), since_ms, now_ms, step_ms, until_ms):
         total[key] = total.get(key, 0) + count
         of = steps.setdefault(at_ms - at_ms % step_ms, {})
         of[key] = of.get(key, 0) + count
@@ -79,7 +79,7 @@ def read_history(
         queue=queue,
         task=task,
         since_ms=since_ms,
-        until_ms=until_ms,
+        until_ms=end_ms,
         step_ms=step_ms,
         total=tally_of(total),
         points=points,
@@ -92,16 +92,16 @@ def counts_of(
     since_ms: int,
     now_ms: int,
     step_ms: int = MINUTE_MS,
-    before_ms: int | None = None,
+    until_ms: int | None = None,
 ) -> Iterator[tuple[int, str, int]]:
-    """Yield (start of the slot, key, count) for the slots that began since `since_ms` and before `before_ms` (default:
-    all up to now): hourly slots if the step is whole hours, else the finest ones that are kept. Raises StoreError."""
-    before_ms = now_ms + 1 if before_ms is None else before_ms
+    """Yield (start of the slot, key, count) for the slots that began since `since_ms` and before `until_ms`: hourly
+    slots if the step is whole hours, else the finest ones that are kept. Raises StoreError."""
+    before_ms = now_ms + 1 if until_ms is None else min(until_ms, now_ms + 1)
     if step_ms % HOUR_MS == 0:
         yield from read_slots(store, names, HOURS, since_ms, before_ms)
         return
     yield from read_slots(store, names, MINUTES, since_ms, before_ms)
-    fine_ms = max(since_ms, _floor(now_ms, HOUR_MS) - FIVES.kept_ms)
+    fine_ms = max(since_ms, now_ms - now_ms % HOUR_MS - FIVES.kept_ms)
     yield from read_slots(store, names, FIVES, fine_ms, before_ms)
     for at_ms, key, count in read_slots(store, names, HOURS, since_ms, min(fine_ms, before_ms)):
         if is_histogram(key):
@@ -140,13 +140,7 @@ def _default_step(back_ms: int) -> int:
     return next((step_ms for up_to_ms, step_ms in _STEPS if back_ms <= up_to_ms), _DAY_MS)
 
 
-def _floor(at_ms: int, step_ms: int) -> int:
-    return at_ms - at_ms % step_ms
-
-
-def _check(back_ms: int, step_ms: int, left_ms: int | None) -> None:
-    if left_ms is not None and not 0 <= left_ms < back_ms:
-        raise ConfigError(f"until={show(left_ms / 1000)}: expected less than since={show(back_ms / 1000)}")
+def _check(back_ms: int, step_ms: int) -> None:
     if not 0 < back_ms <= HOURS.kept_ms:
         raise ConfigError(f"since={show(back_ms / 1000)}: expected a time up to 35d, which is how long history is kept")
     if step_ms < MINUTE_MS or step_ms % MINUTE_MS:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 import msgspec
 from markupsafe import Markup
+from msgspec.structs import replace
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -30,6 +31,7 @@ from ..errors import (
 )
 from ..present.permissions import Denied, User
 from ..redact import in_json, redact, redact_record
+from ..triage.views import SavedView, views
 from .ask import PageAnswer, Problem, SiteParts
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
 from .marks import marks_of
@@ -122,12 +124,14 @@ def problem_of(error: Exception, store: str) -> Problem:
     return Problem(what, why, "", status)
 
 
+VIEWS_SHOWN = 12  # of the menu of views
 THEME = "redrive-theme"  # name of the cookie that a script sets
 
 
 def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: SitePage | None) -> dict[str, Any]:
     """Return the functions and values that every template may use beside its record; `shown` is the page, if any."""
     root, now_ms = root_of(request), _clock(site)
+    address = path_of(request).removeprefix(root).lstrip("/")
     return {
         "url": lambda *parts, **query: page_address(root, *parts, **query),
         "when": lambda at, absent="–": absent if at is None else moment(at, now_ms(), absent=absent),
@@ -142,11 +146,22 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
         "read_only": site.read_only,
         "is_live": "wsgi_environ" not in request.scope,
         "query": dict(request.query_params),
+        "views": _views(site) if shown is not None else (),
+        "address": address if redact(address) == address else None,  # an address with a secret is not saved
         "here": path_of(request).partition("?")[0],
         "release": __version__,
         "environment": site.environment,
         "theme": theme if (theme := request.cookies.get(THEME)) in ("light", "dark") else "",
     }
+
+
+def _views(site: SiteParts) -> Sequence[SavedView]:
+    """Return the saved views; none while the store does not answer."""
+    try:
+        kept = site.sums.get("views", lambda: views(site.app.store)).value[:VIEWS_SHOWN]
+        return [replace(each, name=redact(each.name), address=redact(each.address)) for each in kept]
+    except (RedriveError, OSError):
+        return ()
 
 
 def _clock(site: SiteParts) -> Callable[[], int]:

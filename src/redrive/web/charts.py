@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 from markupsafe import Markup
@@ -74,9 +74,12 @@ def timeline(
     step_s: float,
     title: str,
     before: Sequence[float] = (),
+    against: str = "the time before",
+    marks: Sequence[Mapping[str, str]] = (),
 ) -> Markup:
-    """Return stacked bars over time with axes: one bar for each time, a colour for each series, and as a dashed line
-    the sums of the time before. Positions are in per cent of the width, so that no text is distorted."""
+    """Return stacked bars over time with axes: one bar for each time, a colour for each series, as a dashed line the
+    sums of the time `against` which this one is compared, and `marks`: releases, each with the time at which it began.
+    Positions are in per cent of the width, so that no text is distorted. A script lets the reader select a range."""
     series = series[:_SERIES_MAX]
     sums = [sum(values) for values in zip(*(values for _, values in series), strict=True)]
     if not any(sums) and not any(before):
@@ -99,14 +102,19 @@ def timeline(
         Markup('<li><span class="dot s{}"></span>{}</li>').format(n, name) for n, (name, _) in enumerate(series)
     )
     if any(before):
-        legend += Markup("<li>- - the time before</li>")
+        legend += Markup("<li>- - {}</li>").format(against)
+    if marks:
+        legend += Markup("<li>▾ first worker of a release</li>")
+    begin = datetime.fromisoformat(times[0]).timestamp()
     return Markup(
         '<figure class="chart"><figcaption><span>{}, by {}</span><ul class="legend">{}</ul></figcaption>'
         '<div class="plot"><svg aria-hidden="true">{}</svg>'
-        '<svg role="img" aria-label="{}">{}{}{}{}</svg></div></figure>'
+        '<svg role="img" aria-label="{}" data-begin="{:.0f}" data-end="{:.0f}">{}{}{}{}{}</svg></div></figure>'
     ).format(
-        title, show(step_s), legend, Markup("").join(scale), title, Markup("").join(lines),
-        Markup("").join(bars_drawn), _dashed(before, top), Markup("").join(_ticks(times, step_s)),
+        title, show(step_s), legend, Markup("").join(scale), title, begin, begin + step_s * len(times),
+        Markup("").join(lines), Markup("").join(bars_drawn), _dashed(before, top),
+        Markup("").join(_ticks(times, step_s)),
+        Markup("").join(_mark(mark["at"], mark["release"], begin, step_s * len(times)) for mark in marks),
     )  # fmt: skip
 
 
@@ -131,8 +139,18 @@ def _dashed(before: Sequence[float], top: float) -> Markup:
         return Markup("")
     points = " ".join(f"{n * 2 + 1},{PLOT_HIGH - value / top * PLOT_HIGH:.1f}" for n, value in enumerate(before))
     return Markup(
-        '<svg y="{}" viewBox="0 0 {} {}" preserveAspectRatio="none"><polyline class="before" points="{}"/></svg>'
-    ).format(PLOT_TOP, 2 * len(before), PLOT_HIGH, points)
+        '<svg y="{}" width="100%" height="{}" viewBox="0 0 {} {}" preserveAspectRatio="none">'
+        '<polyline class="before" points="{}"/></svg>'
+    ).format(PLOT_TOP, PLOT_HIGH, 2 * len(before), PLOT_HIGH, points)
+
+
+def _mark(at: str, name: str, begin: float, long_s: float) -> Markup:
+    """Return a line over a timeline at a time, with the name of what began then as its title."""
+    x = (datetime.fromisoformat(at).timestamp() - begin) / long_s * 100
+    return Markup(
+        '<g class="mark"><title>{}</title><line x1="{x:.2f}%" x2="{x:.2f}%" y1="{}" y2="{}"/>'
+        '<text x="{x:.2f}%" y="{}" text-anchor="middle">▾</text></g>'
+    ).format(f"{clock(at)}: first worker of release {name}", PLOT_TOP, PLOT_TOP + PLOT_HIGH, PLOT_TOP, x=x)
 
 
 def _ticks(times: Sequence[str], step_s: float) -> Iterator[Markup]:
@@ -143,8 +161,8 @@ def _ticks(times: Sequence[str], step_s: float) -> Iterator[Markup]:
         if moment.timestamp() % apart_s == 0 and n:
             words = moment.strftime("%d %b" if apart_s >= 86_400 else "%H:%M")
             x = n / len(times) * 100
-            text = Markup('<text x="{:.3f}%" y="{}" text-anchor="middle">{}</text>')
-            yield text.format(x, PLOT_TOP + PLOT_HIGH + 18, words)
+            text = Markup('<text x="{:.3f}%" y="{}" text-anchor="middle" data-at="{}">{}</text>')
+            yield text.format(x, PLOT_TOP + PLOT_HIGH + 18, at, words)
 
 
 def clock(at: str) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -76,6 +77,8 @@ class _PageName(Convertor[str]):
         return value
 
 
+_FORMS = next(page for page in PAGES if page.name == "messages")  # the page that says what is wrong with its forms
+_FIELDS = ("q", "lane", "queue", "task", "sort", "after", "at")
 _NAME = "redrive_name"
 register_url_convertor(_NAME, _PageName())
 
@@ -284,6 +287,10 @@ class Site:
         ask = self._ask(request, user, form, lists)
         try:
             done = await asyncio.to_thread(action.act, ask)
+        except Problem as problem:
+            if problem.status not in (409, 422) or form.get("page") != _FORMS.name or wants_json(request):
+                raise
+            done = await asyncio.to_thread(self._form_again, ask, problem)
         finally:
             self.sums.spoil()
             self.live.bump()
@@ -295,6 +302,18 @@ class Site:
             named = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
             return Response(done.content, media_type=done.type, headers=named)
         return self._done(request, done)
+
+    def _form_again(self, ask: PageRequest, problem: Problem) -> PageAnswer:
+        """Return the page whose form was refused, with the reason, and as it was filled in."""
+        again = replace(ask, query={name: ask.form.get(name, "") for name in _FIELDS}, form={})
+        record = _FORMS.read(again)
+        typed = {
+            "problem": {"what": problem.what, "why": problem.why},
+            "ids": ask.all("id"),
+            "q": ask.form.get("q", ""),
+        }
+        typed["reason"] = ask.form.get("reason", "")
+        return PageAnswer(record, status=problem.status, typed=typed, name=_FORMS.name)
 
     def _done(self, request: Request, done: Done) -> Response:
         at = page_address(root_of(request), *done.to, **done.query)

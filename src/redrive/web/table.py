@@ -81,6 +81,7 @@ PAGES = (
     SitePage("policies", "/policies", "Policies", "policies:policies", key="y", part="Control"),
     SitePage("audit", "/audit", "Audit log", "audit:audit", key="a", part="Record"),
     SitePage("system", "/system", "System", "system:system", key="x", part="Record"),
+    SitePage("views", "/views", "Saved views", "views:views"),
     SitePage("keys", "/keys", "Keys and help", "help:keys"),
 )
 
@@ -126,6 +127,8 @@ ACTIONS = (
     Action("resume-task", P.PAUSE, "tasks:resume"),
     Action("enqueue", P.EDIT, "tasks:enqueue", BODY_MAX),
     Action("drain-worker", P.ADMIN, "workers:drain"),
+    Action("save-view", P.RETRY, "views:save"),
+    Action("remove-view", P.RETRY, "views:remove"),
     Action("export-audit", P.ADMIN, "audit:export"),
 )
 

@@ -20,6 +20,7 @@ from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
 from redrive.triage import pauses
 from redrive.triage.dlq import DeadLetters
+from redrive.triage.views import save_view
 from redrive.web.table import PAGES
 
 WORKER = "web-3-4711"
@@ -145,6 +146,8 @@ def seed(room: Room) -> Seeded:
     plan = dlq.select("task:crm.push").plan(rate="50/s", canary=5, slow_start=True, note="CRM-77")
     app.flow.open("crm-api", reason="their maintenance, until 14:00", actor="ann")
     write_history(app.store)
+    save_view(app.store, "Dead of the CRM", "messages?q=queue%3Acrm", actor="ann")
+    save_view(app.store, "The last day against last week", "?since=24h&against=week", actor="ann")
     return Seeded(groups["crm.push"], dead[0], bad_mail[0], big[0], plan.id, run.id, catalogue.id, app)
 
 

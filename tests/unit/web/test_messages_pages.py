@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,10 @@ from tests.support.dead_letters import app as app
 from tests.support.dead_letters import pages as pages
 
 from redrive import App
-from redrive.message import Draft, Lane
+from redrive.fault import classify
+from redrive.message import ClaimRequest, DeadLetter, Draft, Lane, Settlement
+from redrive.stores.sqlite.store import SqliteStore
+from redrive.testing import ManualClock
 from redrive.triage.selection import Selection
 from redrive.web import ALL, Permission, User
 
@@ -30,9 +34,17 @@ def every(app: App, q: str, **more: str) -> dict[str, str]:
 # -- searching
 
 
-def test_dead_messages_are_listed_the_longest_dead_first_with_their_count(app: App, pages: Pages) -> None:
+def newest_first(app: App, q: str) -> list[str]:
+    found = app.dlq.select(q).messages()
+    return [m.id for m in sorted(found, key=lambda m: (m.rested_ms or 0, m.id), reverse=True)]
+
+
+def test_dead_messages_are_listed_the_last_dead_first_with_their_count(app: App, pages: Pages) -> None:
     shown = pages.json("/messages")
-    assert [row["id"] for row in shown["rows"]] == [m.id for m in app.store.peek(Lane.DEAD, limit=500).messages]
+    assert ([row["id"] for row in shown["rows"]], shown["sort"]) == (newest_first(app, ""), "newest")
+    oldest = pages.json("/messages", sort="oldest")["rows"]
+    assert [row["id"] for row in oldest] == [m.id for m in app.store.peek(Lane.DEAD, limit=500).messages]
+    assert pages.html("/messages", sort="loudest").status_code == 422
     assert (shown["count"], shown["next"]) == (16, None)
     assert "16 messages match" in text_of(pages.html("/messages"))
 
@@ -43,19 +55,22 @@ def test_dead_messages_are_listed_the_longest_dead_first_with_their_count(app: A
      ("queue:mail", 0), ("failed:<1h -error:ValueError", 6), ("lane:(dead,done)", 40)],
 )  # fmt: skip
 def test_selector_finds_what_it_finds_on_the_command_line(app: App, pages: Pages, q: str, count: int) -> None:
-    shown = pages.json("/messages", q=q)
+    shown = pages.json("/messages", q=q, sort="oldest")
     assert [row["id"] for row in shown["rows"]] == list(app.dlq.select(q).ids())
     assert (shown["count"], len(shown["rows"])) == (count, count)
+    assert [row["id"] for row in pages.json("/messages", q=q)["rows"]] == newest_first(app, q)
 
 
-def test_pages_of_fifty_follow_each_other_without_gap_or_repeat(app: App, pages: Pages) -> None:
+@pytest.mark.parametrize("sort", ["newest", "oldest"])
+def test_pages_of_fifty_follow_each_other_without_gap_or_repeat(app: App, pages: Pages, sort: str) -> None:
     task = app.tasks["order.ship"]
     for number in range(400, 880, 4):
         task.enqueue(number)
     app.run_worker(["crm"], burst=True)
-    known, found, after = list(app.dlq.select("error:ValueError").ids()), [], ""
+    known, found, after = list(app.dlq.select("error:ValueError").ids()), list[str](), ""
+    known = known if sort == "oldest" else newest_first(app, "error:ValueError")
     while True:
-        shown = pages.json("/messages", q="error:ValueError", after=after)
+        shown = pages.json("/messages", q="error:ValueError", after=after, sort=sort)
         assert len(shown["rows"]) <= 50
         found += [row["id"] for row in shown["rows"]]
         if shown["next"] is None:
@@ -155,6 +170,59 @@ def test_selectors_on_bodies_need_the_permission_to_see_them(app: App) -> None:
     assert limited.html("/messages", lane="any", q="header.city:Graz").status_code == 403
     assert limited.html("/groups", q="-args.city:Graz").status_code == 403
     assert limited.html("/messages", q="queue:crm").status_code == 200
+
+
+def test_newest_ones_of_more_than_a_page_can_read_are_found_by_their_time(
+    app: App, pages: Pages, tmp_path: Path
+) -> None:
+    die_over_hours(tmp_path, 1_400)
+    known, found, after = newest_first(app, "queue:bulk"), list[str](), ""
+    for _ in range(5):
+        shown = pages.json("/messages", q="queue:bulk", after=after)
+        assert shown["sort"] == "newest"
+        found, after = [*found, *(row["id"] for row in shown["rows"])], shown["next"]
+    assert found == known[: len(found)] and len(found) == 250
+
+
+def die_over_hours(folder: Path, count: int) -> None:
+    """Let messages of the queue `bulk` die over the last four hours, seven at each time, most of them lately."""
+    begin_ms = time.time_ns() // 1_000_000 - 4 * 3_600_000
+    clock = ManualClock(begin_ms)
+    store = SqliteStore(folder / "work.db", clock_ms=clock)
+    fault = classify(ValueError("no"))
+    for n in range(count // 7):
+        store.put([Draft(task="bulk", queue="bulk") for _ in range(7)])
+        deliveries = store.exchange([], [ClaimRequest("bulk", 7, 30_000)]).deliveries
+        store.exchange([Settlement(each.receipt, DeadLetter("rejected"), fault) for each in deliveries], [])
+        clock.advance(120 if n < 90 else 20)
+    store.close()
+
+
+def test_arguments_are_a_column_with_what_differs_first_and_without_secrets(app: App, pages: Pages) -> None:
+    rows = pages.json("/messages", q="error:ValueError")["rows"]
+    assert all(row["arguments"].startswith("number=") and len(row["arguments"]) <= 80 for row in rows)
+    assert len({row["arguments"] for row in rows}) == len(rows)
+    assert SECRET not in pages.html("/messages").text
+    limited = Pages(app.dashboard(authorize=lambda request: User("ann", ALL - {Permission.VIEW_BODIES})))
+    assert {row["arguments"] for row in limited.json("/messages")["rows"]} == {None}
+    assert not any(term.startswith("args.number") for term in limited.json("/messages")["completions"])
+    assert any(term.startswith("args.number:") for term in pages.json("/messages")["completions"])
+
+
+def test_end_of_an_id_as_the_list_shows_it_finds_the_message(app: App, pages: Pages) -> None:
+    id = dead(app)[0].id
+    assert [row["id"] for row in pages.json("/messages", q=f"…{id[-10:]}")["rows"]] == [id]
+
+
+def test_refused_form_keeps_the_page_the_ticks_and_the_text(app: App, pages: Pages) -> None:
+    id = dead(app)[0].id
+    answer = pages.do("discard", id=id, reason=" ", page="messages", q="error:ValueError")
+    assert answer.status_code == 422 and 'role="alert"' in answer.text and 'aria-label="Pages"' in answer.text
+    assert f'value="{id}" form="picked" checked' in answer.text
+    answer = pages.do("discard", reason="<no> tick", page="messages", q="error:ValueError")
+    assert answer.status_code == 422 and 'value="&lt;no&gt; tick"' in answer.text
+    assert "no message is ticked" in text_of(answer).lower()
+    assert app.store.counts("crm").dead == 16
 
 
 # -- one message

@@ -66,7 +66,7 @@ def test_every_time_of_the_overview_is_drawn_with_axes(app: App, pages: Reader, 
     assert bool(page["before"]["runs"]) == (since != "35d"), "there is no history of the 35 days before"
     html = pages.html(f"/?since={since}")
     assert html.count("<g><title>") >= len(page["times"]), "a bar for each step"
-    assert 'class="base"' in html and re.search(r'text-anchor="middle">\d', html)
+    assert 'class="base"' in html and re.search(r'text-anchor="middle" data-at="[^"]+">\d', html)
 
 
 def test_an_unknown_task_is_told(pages: Reader) -> None:

@@ -18,7 +18,6 @@ from ...message import FailureGroup, Filter, Lane, Message
 from ...present.audit import entry_record
 from ...present.formats import timestamp
 from ...present.groups import annotation_record, batches_record, group_records, task_group_record
-from ...present.messages import dead_message_row
 from ...present.permissions import Permission
 from ...store import FIRST_PAGE, fitting
 from ...triage.annotations import NOTHING, read_annotations
@@ -30,6 +29,7 @@ from .. import outside
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
 from . import selecting, shares
+from .arguments import rows_with_arguments
 from .cause import FRAME, SHOWN_SAMPLES, chain, deaths, sample
 
 ROWS = 100
@@ -189,7 +189,7 @@ def group(ask: PageRequest) -> Record:
         **sampled,
         "chain": chain(sampled["traceback"] or ""),
         "deaths": deaths(ask, where, found, now_ms),
-        "rows": [dead_message_row(message, now_ms) for message in read.messages],
+        "rows": rows_with_arguments(ask, read.messages, now_ms),
         "next": read.cursor,
         "after": after,
         "log": _log(ask, fingerprint),

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...errors import SelectorError, Unsupported
-from ...message import Filter
-from ...present.messages import dead_message_row
+from ...message import Filter, Message
 from ...present.names import NAMES_MAX
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from ..sums import KeptValue
 from . import selecting
+from .arguments import rows_with_arguments
+from .newest import READ_MAX, newest
 from .waiting import STATES, counts_by_queue, listed
 
 ROWS = 50
+SORTS = ("newest", "oldest")  # by the time at which messages came to rest
 
 
 def messages(ask: PageRequest) -> Record:
     """Return messages by selector, by lane, or by the beginning of their id, with the number of all matches."""
-    text = ask.text("q")
+    text = ask.text("q").lstrip("…")  # as lists show the end of an id
     ids = selecting.ids_that_begin(ask, text)
     begun = [message.id for message in ask.store.find(ids) if message is not None] if ids else []
     if len(begun) == 1:
@@ -24,7 +28,7 @@ def messages(ask: PageRequest) -> Record:
     if begun or selecting.is_whole_id(text):
         return PageAnswer(_bare(ask, found=begun), status=200 if begun else 404)
     try:
-        return _waiting(ask) if ask.text("lane") else _at_rest(ask)
+        return _waiting(ask, text) if ask.text("lane") else _at_rest(ask, text)
     except SelectorError as error:
         return PageAnswer(_bare(ask, mistake=selecting.mistake(error)), status=422, typed={"q": text})
     except Unsupported as error:
@@ -41,6 +45,8 @@ def _bare(ask: PageRequest, **known: object) -> Record:
         "queue": ask.text("queue"),
         "task": ask.text("task"),
         "at": ask.store.now_ms(),
+        "sort": _sort(ask),
+        "sorts": list(SORTS),
         "mistake": None,
         "missing": None,
         "found": [],
@@ -56,31 +62,47 @@ def _bare(ask: PageRequest, **known: object) -> Record:
     }
 
 
-def _at_rest(ask: PageRequest) -> Record:
-    """Return messages at rest, the longest dead first: the dead lane, or the lane that the selector names."""
-    at = ask.number("at", 0, most=2**53)
-    selection = selecting.chosen(ask, ask.text("q"), at or None)
-    read = selection.page(ROWS, ask.text("after") or None)
-    rows = [dead_message_row(message, selection.now_ms) for message in read.messages]
-    return _listed(ask, selection.now_ms, rows, read.cursor, selecting.counted(ask, selection))
+def _sort(ask: PageRequest) -> str:
+    sort = ask.text("sort", SORTS[0])
+    if sort not in SORTS:
+        raise Problem(f"there is no order {sort!r}", f"expected {' or '.join(SORTS)}", status=422)
+    return sort
 
 
-def _listed(ask: PageRequest, at: int, rows: list[Record], next: str | None, whole: KeptValue[int] | None) -> Record:
+def _at_rest(ask: PageRequest, text: str) -> Record:
+    """Return messages at rest, the last that died first: the dead lane, or the lane that the selector names. Where no
+    index has the selection, the first that died come first."""
+    at, sort = ask.number("at", 0, most=2**53), _sort(ask)
+    selection = selecting.chosen(ask, text, at or None)
+    counted = selecting.counted(ask, selection)
+    small = counted is not None and counted.value <= READ_MAX
+    after, found = ask.text("after"), None
+    if sort == "newest" and (selection.indexed or small):
+        found = newest(ask, selection.node, selection.now_ms, after, ROWS, small=small)
+    if found is None:
+        page = selection.page(ROWS, after or None)
+        found, sort = (page.messages, page.cursor), "oldest"
+    return _listed(ask, selection.now_ms, *found, counted, sort)
+
+
+def _listed(
+    ask: PageRequest, at: int, messages: Sequence[Message], next: str | None, whole: KeptValue[int] | None, sort: str
+) -> Record:
     count, age_s = (None, 0.0) if whole is None else (whole.value, whole.age_s)
-    return _bare(ask, at=at, rows=rows, next=next, count=count, count_age_s=age_s)
+    rows = rows_with_arguments(ask, messages, at)
+    return _bare(ask, at=at, rows=rows, next=next, count=count, count_age_s=age_s, sort=sort)
 
 
-def _waiting(ask: PageRequest) -> Record:
+def _waiting(ask: PageRequest, text: str) -> Record:
     """Return messages in one lane or in all lanes, waiting ones included, as `redrive job list` does."""
     state = ask.text("lane")
     if state not in STATES:
         raise Problem(f"there is no lane {state!r}", f"expected {', '.join(STATES)}", status=422)
     now_ms = ask.store.now_ms()
-    node = selecting.understood(ask, ask.text("q"))
+    node = selecting.understood(ask, text)
     where = Filter(queue=ask.text("queue") or None, task=ask.text("task") or None)
     read = listed(ask, state, where, node, ask.text("after"), ROWS)
-    rows = [dead_message_row(message, now_ms) for message in read.messages]
-    return _listed(ask, now_ms, rows, read.cursor, _count(ask, state, where))
+    return _listed(ask, now_ms, read.messages, read.cursor, _count(ask, state, where), "oldest")
 
 
 def _count(ask: PageRequest, state: str, where: Filter) -> KeptValue[int] | None:

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from ...message import Counts
+from collections.abc import Sequence
+
+from ...errors import Unsupported
+from ...message import Counts, FailureGroup, Filter
 from ...present.dependencies import dependency_row
 from ...present.formats import timestamp
 from ...present.groups import group_records
 from ...present.queues import LANES
 from ...present.runs import run_record
 from ...present.status import NEEDS_SHOWN, need_record
-from ...status import Status
+from ...status import QueueStatus, Status
 from ..ask import PageRequest, Record
 from . import fields
 from .tasks import first_command
 
 SHOWN = 8  # the most rows of each table
+RAIL = 12  # the most queues beside the page
+BARS, BAR_MS = 12, 300_000  # of the line of a group's deaths
 
 
 def overview(ask: PageRequest) -> Record:
     """Return the needs, the counts by lane, the recent history, and the worst queues, groups and dependencies."""
     kept = ask.status()
     status = kept.value
-    back = fields.since(ask, "1h")
+    chosen, wanted = ask.text("queue"), fields.span(ask, "1h")
+    failures = _failures(ask, status, chosen)
+    tables = status.queues if not chosen else [each for each in status.queues if each.name == chosen]
+    deaths = {}
+    if failures:
+        kept_deaths = ask.kept_soon(f"deaths/of/{chosen}", lambda: _deaths(ask, chosen))
+        deaths = {} if kept_deaths is None else kept_deaths.value
     return {
         "at": timestamp(status.at_ms),
         "age_s": kept.age_s,
@@ -32,16 +43,23 @@ def overview(ask: PageRequest) -> Record:
         ],
         "need_count": len(status.needs),
         "unread_batches": status.unread_batches,
-        "counts": _sum(status),
-        "past": fields.past_and_before(ask, back=back),
+        "queue": chosen,
+        "counts": _sum(tables),
+        "past": fields.past_and_before(ask, wanted, queue=chosen or None),
         "sinces": list(fields.SINCE),
+        "rail": [
+            {"queue": each.name, **{lane: getattr(each.counts, lane) for lane in LANES}, "held": bool(each.holds)}
+            for each in status.queues[:RAIL]
+        ],
         "queues": [
-            fields.queue(ask, each.name, each.counts, paused=each.paused, holds=each.holds)
-            for each in status.queues[:SHOWN]
+            fields.queue(ask, each.name, each.counts, paused=each.paused, holds=each.holds) for each in tables[:SHOWN]
         ],
         "queue_count": len(status.queues),
-        "groups": group_records(status.failures[:SHOWN], status.annotations, status.held, status.at_ms),
-        "group_count": len(status.failures),
+        "groups": [
+            record | {"deaths": deaths.get(record["fingerprint"] or "", [])}
+            for record in group_records(failures[:SHOWN], status.annotations, status.held, status.at_ms)
+        ],
+        "group_count": len(failures),
         "holds": [fields.hold(ask, hold) for hold in status.holds[:SHOWN]],
         "dependencies": [
             dependency_row(control) for control in (ask.app.flow.list(waiting=False) if ask.store.traits.cells else ())
@@ -58,7 +76,29 @@ def overview(ask: PageRequest) -> Record:
     }  # fmt: skip
 
 
-def _sum(status: Status) -> Record:
-    total = {lane: sum(getattr(queue.counts, lane) for queue in status.queues) for lane in LANES}
-    oldest = max((queue.counts.oldest_age_s for queue in status.queues), default=Counts().oldest_age_s)
+def _failures(ask: PageRequest, status: Status, queue: str) -> Sequence[FailureGroup]:
+    """Return the failure groups of a queue, of all without one."""
+    if not queue:
+        return status.failures
+    try:
+        return ask.kept(f"groups/of/{queue}", lambda: ask.dlq.groups(where=Filter(queue=queue), trend=True)).value
+    except Unsupported:
+        return ()
+
+
+def _deaths(ask: PageRequest, queue: str) -> dict[str, list[int]]:
+    """Return the deaths of each failure group in each of the last BARS steps of five minutes, by fingerprint."""
+    end_ms = ask.store.now_ms()
+    found: dict[str, list[int]] = {}
+    for n in range(BARS):
+        at_ms = end_ms - (BARS - n) * BAR_MS
+        where = Filter(queue=queue or None, since_ms=at_ms, until_ms=at_ms + BAR_MS)
+        for group in ask.store.failure_groups(where=where):
+            found.setdefault(group.fingerprint, [0] * BARS)[n] += group.count
+    return found
+
+
+def _sum(queues: Sequence[QueueStatus]) -> Record:
+    total = {lane: sum(getattr(queue.counts, lane) for queue in queues) for lane in LANES}
+    oldest = max((queue.counts.oldest_age_s for queue in queues), default=Counts().oldest_age_s)
     return total | {"oldest_age_s": oldest}

@@ -73,7 +73,7 @@ def queue(ask: PageRequest) -> Record:
     held = ask.kept(f"held/{name}", lambda: Reasons(store, ask.registry).of_queue(name, counts))
     return {
         **fields.queue(ask, name, counts, paused=name in store.paused(), holds=held.value),
-        "past": fields.past(ask, name, back=fields.since(ask)),
+        "past": fields.past_and_before(ask, fields.span(ask), queue=name),
         "sinces": list(fields.SINCE),
         "workers": workers,
         "concurrency": sum(worker["queues"][name]["concurrency"] for worker in workers),

@@ -16,6 +16,7 @@ from ...triage.select.terms import ARGS, HEADER, WORD, Node, fields_of
 from ...triage.selection import Selection
 from ..ask import PageRequest, Record
 from ..sums import KeptValue
+from .arguments import terms as argument_terms
 from .waiting import counts_by_queue
 
 COUNTED_MAX = 5_000  # the most messages that a page reads to count matches without an index
@@ -91,7 +92,8 @@ def completions(ask: PageRequest) -> Sequence[str]:
     """Return terms of selectors with the names of queues, tasks and errors, for the search box."""
     groups = failure_groups(ask)
     tasks = {group.task for group in groups} | set(ask.registry.tasks if ask.registry is not None else ())
-    return selector_terms(queue_names(ask), sorted(tasks), sorted({group.error for group in groups}))
+    named = selector_terms(queue_names(ask), sorted(tasks), sorted({group.error for group in groups}))
+    return [*named, *argument_terms(ask)]
 
 
 def failure_groups(ask: PageRequest) -> Sequence[FailureGroup]:

@@ -131,7 +131,7 @@ def _task(ask: PageRequest, name: str) -> Record:
         raise Problem(f"there is no task {name!r}", why, "", 404)
     return task_record(task_state(ask.store, registry, name)) | {
         "pauses": ask.store.traits.skips,
-        "past": fields.past_and_before(ask, task=name, back=fields.since(ask)),
+        "past": fields.past_and_before(ask, fields.span(ask), task=name),
         "sinces": list(fields.SINCE),
         "groups": group_records(groups, status.annotations, status.held, status.at_ms),
         "objective": _objectives(ask).get(name),

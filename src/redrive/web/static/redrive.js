@@ -5,6 +5,7 @@
   const state = document.getElementById("live-state");
   const pause = document.getElementById("live-pause");
   let paused = false, wanted = 0, shown = Number(body.dataset.version || 0), busy = false, changedByHand = false;
+  let from = null, drawn = null; // a range that is being dragged over a chart: nothing is patched meanwhile
 
   const say = (text) => { if (state && state.textContent !== text) state.textContent = text; };
 
@@ -32,6 +33,13 @@
       const distance = Math.abs(s) < 1 ? "now" : s > 0 ? lasts(s) + " ago" : "in " + lasts(-s);
       if (clock.textContent !== spot) clock.textContent = spot;
       if (ago.textContent !== distance) ago.textContent = distance;
+    }
+  };
+
+  const localTicks = (root) => { // the labels below charts
+    for (const tick of root.querySelectorAll(".plot text[data-at]")) {
+      const form = tick.textContent.includes(":") ? { hour: "2-digit", minute: "2-digit" } : { day: "2-digit", month: "short" };
+      tick.textContent = new Date(tick.dataset.at).toLocaleString("en-GB", { timeZone: local ? undefined : "UTC", ...form });
     }
   };
 
@@ -91,7 +99,7 @@
     for (const old of document.querySelectorAll("[data-part]")) {
       const now = fresh.querySelector(`[data-part="${CSS.escape(old.dataset.part)}"]`);
       if (!now) continue;
-      localTimes(now);
+      localTimes(now); localTicks(now);
       patchNode(old, now);
     }
     if (focus !== document.activeElement && focus.isConnected) focus.focus({ preventScroll: true }); // its row has moved
@@ -114,7 +122,7 @@
   };
 
   const refresh = async () => {
-    if (busy || paused || document.hidden || wanted === shown) return;
+    if (busy || paused || from || document.hidden || wanted === shown) return;
     if (!document.querySelector("[data-part]")) { shown = wanted; return; } // a form: what changes elsewhere is not in it
     busy = true;
     const target = wanted;
@@ -148,7 +156,7 @@
       refresh();
     });
   }
-  localTimes(document);
+  localTimes(document); localTicks(document);
   setInterval(() => { if (!document.hidden && !paused) localTimes(document); }, 1000);
 
   // -- the reader's own theme and zone
@@ -158,7 +166,7 @@
     const dark = () => (document.documentElement.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
     themed.addEventListener("click", () => { const theme = dark() ? "light" : "dark"; document.documentElement.dataset.theme = theme; keep("redrive-theme", theme); });
     const zone = () => { zoned.textContent = local ? "Local time" : "UTC"; zoned.title = local ? "Show times in UTC" : "Show times in your own zone"; };
-    zoned.addEventListener("click", () => { local = !local; keep("redrive-zone", local ? "local" : "utc"); zone(); localTimes(document); });
+    zoned.addEventListener("click", () => { local = !local; keep("redrive-zone", local ? "local" : "utc"); zone(); localTimes(document); localTicks(document); });
     zone();
   }
 
@@ -174,6 +182,39 @@
   document.addEventListener("change", (event) => {
     const all = event.target.closest("[data-all]");
     if (all) for (const each of document.querySelectorAll(`input[name="${CSS.escape(all.dataset.all)}"]`)) each.checked = all.checked;
+  });
+
+  // -- rooms: a range dragged over a chart, the search box's terms
+  const spot = (plot, event) => { const box = plot.getBoundingClientRect(); return Math.max(0, Math.min(1, (event.clientX - box.left) / box.width)); };
+  addEventListener("pointerdown", (event) => {
+    const plot = event.button === 0 && event.pointerType !== "touch" && event.target.closest?.(".plot svg[data-begin]");
+    if (plot) { from = { plot, at: spot(plot, event) }; event.preventDefault(); }
+  });
+  addEventListener("pointermove", (event) => {
+    if (!from) return;
+    const to = spot(from.plot, event);
+    if (!drawn) { drawn = document.createElementNS("http://www.w3.org/2000/svg", "rect"); drawn.setAttribute("class", "drag"); drawn.setAttribute("height", "144"); from.plot.append(drawn); }
+    drawn.setAttribute("x", Math.min(from.at, to) * 100 + "%");
+    drawn.setAttribute("width", Math.abs(from.at - to) * 100 + "%");
+  });
+  addEventListener("pointercancel", () => { drawn?.remove(); from = drawn = null; });
+  addEventListener("pointerup", (event) => {
+    if (!from) return;
+    const ends = [from.at, spot(from.plot, event)].sort((a, b) => a - b), { begin, end } = from.plot.dataset;
+    drawn?.remove(); from = drawn = null;
+    if (ends[1] - ends[0] < 0.01) return; // a click
+    const at = (part) => new Date(Math.round((Number(begin) + (end - begin) * part) / 60) * 60000).toISOString().slice(0, 16) + "Z";
+    const address = new URL(location.href);
+    address.searchParams.delete("since");
+    address.searchParams.set("from", at(ends[0])); address.searchParams.set("to", at(ends[1]));
+    if (at(ends[0]) !== at(ends[1])) location.assign(address);
+  });
+
+  const terms = document.getElementById("terms"), known = [...terms?.options ?? []].map((each) => each.value);
+  for (const box of document.querySelectorAll("input[list=terms]")) box.addEventListener("input", () => { // the last term, after what is typed before it
+    const [, before, last] = box.value.match(/^(.*[\s(]-?|-?)([^\s]*)$/s) ?? ["", "", box.value];
+    const fit = known.filter((each) => each.toLowerCase().includes(last.toLowerCase())).slice(0, 40);
+    terms.replaceChildren(...fit.map((each) => { const option = document.createElement("option"); option.value = before + each; return option; }));
   });
 
   // -- leaving typed text behind is asked about
