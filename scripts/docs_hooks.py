@@ -26,7 +26,13 @@ from redrive.store import Store
 _MADE = re.compile(r"^<!-- made: (\w+) -->$", re.MULTILINE)
 _WIDTH: dict[str, Any] = {"max_content_width": 80, "terminal_width": 80, "help_option_names": ["-h", "--help"]}
 _LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
-_FIRST_FOUND = ("howto/dead-letters.md", "migrate/celery.md")  # many pages have their words; these are about them
+_FIRST_FOUND = (
+    "howto/dead-letters.md",
+    "migrate/celery.md",
+    "howto/control-room.md",
+    "howto/long-work.md",
+    "runbooks/worker-stuck.md",
+)  # many pages have their words; these are about them
 _ENGINES = ("sqlite", "postgres", "redis", "sqs", "memory")
 _NAV: list[Any] = []  # of this build
 _FIRST_SENTENCES: dict[str, str] = {}

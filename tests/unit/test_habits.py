@@ -38,7 +38,7 @@ def test_a_method_of_another_queue_is_answered_with_ours(call: Callable[[], obje
     [
         (lambda: typed.using(countdown=3), r'using\(…\) has no option countdown=; write delay="30s"'),
         (lambda: typed.using(dellay=3), r"using\(…\) has no option dellay=; write delay=…"),
-        (lambda: typed.enqueue(1, countdown=3), r'it takes \(record: int\); write using\(delay="30s"\)\.enqueue'),
+        (lambda: typed.enqueue(1, countdown=3), r'; write using\(delay="30s"\)\.enqueue'),
         (
             lambda: typed.app.task(max_retries=3),
             r"no option max_retries=; write retry=Retry\(max_attempts=…\), which counts",
