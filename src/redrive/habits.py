@@ -15,20 +15,13 @@ ATTRIBUTES = {
     "apply_async": 'enqueue(…), or using(delay="30s").enqueue(…)',
     "send": "enqueue(…)",
     "s": "draft(…)",
-    "retry": 'raise RetryAfter("30s") in the handler',
 }
-USING = {
-    "countdown": 'delay="30s"',
-    "eta": "at=…",
-    "expires": "deadline=…",
-    "task_id": "key=…",
-}
+USING = {"countdown": 'delay="30s"', "eta": "at=…", "expires": "deadline=…"}
 TASK = {
     "bind": "ctx=True",
     "max_retries": "retry=Retry(max_attempts=…), which counts the first run too",
     "max_attempts": "retry=Retry(max_attempts=…)",
     "autoretry_for": "retry=Retry(only=[…])",
-    "default_retry_delay": "retry=Retry(backoff=Backoff.fixed(…))",
     "time_limit": 'timeout="5m"',
     "rate_limit": 'rate="10/s"',
 }
