@@ -26,7 +26,14 @@ from redrive.store import Store
 _MADE = re.compile(r"^<!-- made: (\w+) -->$", re.MULTILINE)
 _WIDTH: dict[str, Any] = {"max_content_width": 80, "terminal_width": 80, "help_option_names": ["-h", "--help"]}
 _LOADS = {"script": "src", "link": "href", "img": "src", "iframe": "src", "source": "src"}
-_FIRST_FOUND = ("howto/dead-letters.md", "migrate/celery.md")  # many pages have their words; these are about them
+_BOOSTS = {  # many pages have their words; these are about them
+    "howto/dead-letters.md": 4,
+    "migrate/celery.md": 4,
+    "howto/cancel.md": 2,
+    "howto/control-room.md": 2,
+    "howto/long-work.md": 2,
+    "runbooks/worker-stuck.md": 2,
+}
 _ENGINES = ("sqlite", "postgres", "redis", "sqs", "memory")
 _NAV: list[Any] = []  # of this build
 _FIRST_SENTENCES: dict[str, str] = {}
@@ -35,8 +42,8 @@ _FIRST_SENTENCES: dict[str, str] = {}
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     made = _MADE.sub(lambda found: "\n".join(_MAKERS[found[1]]()), markdown)
     _FIRST_SENTENCES[page.file.src_uri] = first_sentence(made)
-    if page.file.src_uri in _FIRST_FOUND:
-        page.meta["search"] = {"boost": 4}
+    if page.file.src_uri in _BOOSTS:
+        page.meta["search"] = {"boost": _BOOSTS[page.file.src_uri]}
     return made
 
 

@@ -16,6 +16,7 @@ from .codec.codec import Upcast
 from .duration import Duration, milliseconds
 from .errors import BlobsUnavailable, ConfigError, StoreError
 from .gathered import gathered
+from .habits import ATTRIBUTES, USING, with_hints
 from .ids import new_id
 from .message import NORMAL, PRIORITIES, Draft, Lane, Message, PutResult, labelled
 from .ref import Ref as Ref
@@ -58,6 +59,12 @@ class Bound(Generic[P, R]):
 
     def __init__(self, task: Task[P, R], options: EnqueueOptions) -> None:
         self._task, self._options = task, options
+
+    if not TYPE_CHECKING:  # else type checkers would take any attribute
+
+        def __getattr__(self, name: str) -> Any:
+            hint = f"; write {ATTRIBUTES[name]}" if name in ATTRIBUTES else ""
+            raise AttributeError(f"a task has no attribute {name!r}{hint}", name=name, obj=self)
 
     def draft(self, *args: P.args, **kwargs: P.kwargs) -> Draft:
         """Return the message that a call with these arguments would enqueue, for `app.enqueue_many`, `app.batch` and
@@ -219,6 +226,7 @@ class Task(TaskSpec, Bound[P, R]):
         message = Message(id, self.name, self.queue, b"", id, lane=Lane.LEASED, attempt=1, fence=1, enqueued_ms=now)
         return Context(message, time.monotonic() + self.policy.timeout_s, self)
 
+    @with_hints("using(…)", USING)
     def using(
         self,
         *,

@@ -17,6 +17,7 @@ from .decide import Policy
 from .duration import Duration, milliseconds, seconds, show
 from .errors import ConfigError, near_miss
 from .fault import Rule, check_rules
+from .habits import TASK, with_hints
 from .policy.poison import Poison
 from .policy.preset_policies import PresetName, presets
 from .policy.retry import Retry
@@ -106,6 +107,7 @@ class TaskOptions(Struct, frozen=True, kw_only=True):
     accepts: Mapping[str, str] = {}
 
 
+@with_hints("@app.task(…)", TASK)
 def task_options(
     *,
     ctx: bool = False,

@@ -21,7 +21,7 @@ PAGES = pages()
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 # The first pages, in the order of a newcomer.
 JOURNEY = ("README.md", "docs/tutorial.md", "docs/learn/first-failure.md", "docs/learn/first-redrive.md")
-LEARNING = JOURNEY[1:]  # "in one folder", say the pages, and link one to the next
+LEARNING = (*JOURNEY[1:], "docs/learn/import.md", "docs/learn/production.md")  # one story in one folder
 NOT_RUN_MAX = 4  # raise it only with a reason in the page
 
 

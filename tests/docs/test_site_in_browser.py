@@ -32,6 +32,14 @@ SEARCHES = {
     "rate limit": ("howto/rate-limits.html", "howto/flow-control.html"),
     "dead letter queue": ("howto/dead-letters.html",),
     "exactly once": ("why/at-least-once.html",),
+    "dashboard": ("howto/control-room.html",),
+    "cancel a job": ("howto/cancel.html",),
+    "celery flower": ("migrate/celery.html",),
+    "stuck": ("runbooks/worker-stuck.html",),
+    "upgrade": ("operate/upgrade.html",),
+    "rate limit per customer": ("howto/rate-limits.html",),
+    "long running task": ("howto/long-work.html",),
+    "hung task": ("howto/long-work.html",),
 }
 PAGES = ("index.html", "tutorial.html", "howto/dead-letters.html", "operate/kubernetes.html", "reference/settings.html")
 WIDTHS = {1280: 900, 390: 844}

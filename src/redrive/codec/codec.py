@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from ..chain import Awaited
 from ..errors import ConfigError, EncodeError, UnknownArguments, Unreadable
+from ..habits import USING
 from .annotations import argument_types, resolve_type, why_unresolved
 from .foreign import is_s3_test, s3_arguments, whole, whole_name
 from .pydantic import dump, load, pydantic_dataclass, unwrap
@@ -128,7 +129,9 @@ class Codec:
         try:
             return dict(self.signature.bind(*args, **kwargs).arguments)
         except TypeError as error:
-            raise TypeError(f"task {self.name!r}: {error}; it takes {self.signature}") from None
+            option = next((USING[name] for name in kwargs if name in USING and name not in self._names), None)
+            hint = f"; write using({option}).enqueue(…)" if option else ""
+            raise TypeError(f"task {self.name!r}: {error}; it takes {self.signature}{hint}") from None
 
     def canonical(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         """Return the same bytes for calls with the same meaning: sorted JSON of the arguments unlike the defaults.
