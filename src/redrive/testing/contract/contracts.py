@@ -15,6 +15,7 @@ from .batching import BatchRules
 from .cells import OpenCellRules, StoreCellRules
 from .claiming import ClaimRules, ShareRules
 from .deferring import CrashRules, DeferRules, SkipRules
+from .group_states import GroupStateRules
 from .grouping import GroupRules, WidthRules
 from .hastening import HastenRules
 from .keeping import KeepRules
@@ -29,6 +30,7 @@ from .strict_groups import StrictRules
 from .triaging import TriageRules
 from .unique_keys import UniqueKeyRules
 from .waiting import WaitRules
+from .weighing import WeightRules
 from .wording import WordRules
 
 
@@ -65,6 +67,8 @@ class StoreContract(
     ListRules,
     WordRules,
     BatchRules,
+    GroupStateRules,
+    WeightRules,
 ):
     """Subclasses define `make_store(clock, place)`; the tests take seconds and never sleep long.
 
