@@ -126,7 +126,7 @@ def _answers(name: str, result: Any, count: int) -> Sequence[Any]:
     if result is None:
         return [None] * count
     if isinstance(result, list | tuple) and len(result) == count:
-        return [_raised(each) if isinstance(each, type) and issubclass(each, BaseException) else each for each in result]
+        return [_raised(one) if isinstance(one, type) and issubclass(one, BaseException) else one for one in result]
     what = f"a {type(result).__name__} of {len(result)}" if isinstance(result, list | tuple) else repr(result)[:100]
     raise TypeError(
         f"task {name!r}: its handler got {count} messages and returned {what}; expected None, or a list of {count}: "
