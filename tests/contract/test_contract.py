@@ -281,7 +281,6 @@ def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, obje
         (CellsOfAnyVersion, "workers_spend_no_more_in_a_window_than_its_permits", {}),
         (CellsOfAnyVersion, "workers_that_ask_at_once_take_no_more_than_there_is", {}),
         (CellsThatLoseWhatNeedNotLast, "what_one_worker_spent_beyond_the_estimate_holds_back_all", {}),
-        (CellsThatLoseWhatNeedNotLast, "what_a_call_cost_less_is_given_back_to_all", {}),
         (ForgetsHandles, "a_handle_of_what_changed_since_is_refused", {"verdict": Discard("no")}),
     ],
 )
