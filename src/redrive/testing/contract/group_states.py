@@ -108,5 +108,4 @@ def _about(store: Store, fingerprint: str) -> Annotation:
 
 
 def _counts(store: Store) -> dict[str, int]:
-    """Count the dead messages of each group, merged ones together."""
     return {group.fingerprint: group.count for group in combined(read_states(store), store.failure_groups())}

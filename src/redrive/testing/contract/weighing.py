@@ -74,7 +74,6 @@ class _Worker:
         self._shared = SharedState(LimitStates(App(store=store)), store, name, lambda name, text, about: None)
 
     def look(self) -> None:
-        """Read what the others wrote, unless that was done just now."""
         self._shared.refresh({self._guard}, self._shared.now_ms())
 
     def may_call(self, cost: float) -> bool:
