@@ -113,12 +113,20 @@ def _call(
             app.tracing.leave(run)
 
 
+def _raised(kind: type[BaseException]) -> BaseException:
+    """Return the exception that `raise kind` raises."""
+    try:
+        return kind()
+    except Exception as error:
+        return error
+
+
 def _answers(name: str, result: Any, count: int) -> Sequence[Any]:
     """Return what the handler answered for each of `count` messages. Raises TypeError for anything else."""
     if result is None:
         return [None] * count
     if isinstance(result, list | tuple) and len(result) == count:
-        return result
+        return [_raised(one) if isinstance(one, type) and issubclass(one, BaseException) else one for one in result]
     what = f"a {type(result).__name__} of {len(result)}" if isinstance(result, list | tuple) else repr(result)[:100]
     raise TypeError(
         f"task {name!r}: its handler got {count} messages and returned {what}; expected None, or a list of {count}: "

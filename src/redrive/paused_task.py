@@ -31,7 +31,7 @@ class PausedTask(Struct, frozen=True, kw_only=True):
 
     def holds(self, task: str) -> bool:
         """Return True if the pause is of this task."""
-        return task == self.name or fnmatchcase(task, self.name)
+        return task == self.name or (self.is_pattern and fnmatchcase(task, self.name))
 
 
 decode: Callable[[bytes | str], dict[str, PausedTask]] = msgspec.json.Decoder(dict[str, PausedTask]).decode
@@ -46,5 +46,8 @@ def pause_of(pauses: Mapping[str, PausedTask], task: str, now_ms: int) -> Paused
 
 def held_tasks(pauses: Mapping[str, PausedTask], known: Iterable[str], now_ms: int) -> frozenset[str]:
     """Return the names of paused tasks at `now_ms`: the known ones that a pause holds, and those paused by name."""
-    names = {*known, *(name for name, each in pauses.items() if not each.is_pattern)}
-    return frozenset(name for name in names if pause_of(pauses, name, now_ms) is not None)
+    held, names = set[str](), {*known, *(name for name, each in pauses.items() if not each.is_pattern)}
+    for name, each in pauses.items():
+        if not each.is_over(now_ms):  # a thousand names are not compared with each other: workers call this each second
+            held |= set(filter(each.holds, names)) if each.is_pattern else {name}
+    return frozenset(held)

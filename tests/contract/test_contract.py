@@ -18,17 +18,21 @@ from redrive.message import (
     Discard,
     Draft,
     Exchange,
+    FailureGroup,
+    Filter,
     Handle,
     Lane,
     Message,
+    Page,
     PutResult,
     RetryAt,
     Settlement,
     Started,
     Swap,
     Verdict,
+    version_of,
 )
-from redrive.store import Store
+from redrive.store import Cells, Store
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock, StoreContract
 from redrive.testing.contract import deferring, waiting
@@ -147,6 +151,73 @@ class ForgetsHowWorkersDied(MemoryStore):
         return super().reclaim(worker, started)
 
 
+class IgnoresSince(MemoryStore):
+    def peek(self, lane: Lane | None, *, where: Filter = Filter(), **parts: Any) -> Page:
+        return super().peek(lane, where=replace(where, since_ms=None), **parts)
+
+
+class ForgetsReleases(MemoryStore):
+    def exchange(self, settlements: Sequence[Settlement], asks: Sequence[ClaimRequest], **parts: Any) -> Exchange:
+        bare = [replace(s, fault=replace(s.fault, release="")) if s.fault else s for s in settlements]
+        return super().exchange(bare, asks, **parts)
+
+
+class CountsAllGroups(MemoryStore):
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
+        return super().failure_groups(where=replace(where, fingerprint=None), trend=trend)
+
+
+class CountsAllReasons(MemoryStore):
+    def failure_groups(self, *, where: Filter = Filter(), trend: bool = False) -> list[FailureGroup]:
+        return super().failure_groups(where=replace(where, reason=None), trend=trend)
+
+
+class LooksForOneFingerprint(MemoryStore):
+    def peek(self, lane: Lane | None, *, where: Filter = Filter(), **parts: Any) -> Page:
+        first = where.fingerprint[0] if isinstance(where.fingerprint, tuple) else where.fingerprint
+        return super().peek(lane, where=replace(where, fingerprint=first), **parts)
+
+
+class SwapsNothingWithoutDrafts(MemoryStore):
+    def put(self, drafts: Sequence[Draft], **parts: Any) -> list[PutResult]:
+        return super().put(drafts, **parts) if drafts else []
+
+
+class SwapsAnyVersion(MemoryStore):
+    def put(self, drafts: Sequence[Draft], *, swaps: Sequence[Swap] = (), **parts: Any) -> list[PutResult]:
+        return super().put(drafts, swaps=_as_they_are(self.cells, swaps), **parts)
+
+
+class AlteredCells(MemoryStore):
+    """A store with altered cells."""
+
+    altered: type[Cells]
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.cells = self.altered(self.cells)  # type: ignore[call-arg]
+
+
+class CellsOfAnyVersion(AlteredCells):
+    class altered:
+        def __init__(self, cells: Cells) -> None:
+            self._cells, self.read = cells, cells.read
+
+        def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+            return self._cells.swap(_as_they_are(self._cells, swaps), durable=durable)
+
+
+class CellsThatLoseWhatNeedNotLast(AlteredCells):
+    class altered(CellsOfAnyVersion.altered):
+        def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+            return self._cells.swap(swaps) if durable else [True] * len(swaps)
+
+
+def _as_they_are(cells: Cells, swaps: Sequence[Swap]) -> list[Swap]:
+    found = cells.read([swap.key for swap in swaps])
+    return [replace(swap, version=version_of(cell)) for swap, cell in zip(swaps, found, strict=True)]
+
+
 def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, object]) -> bool:
     """Whether a store keeps one rule of the contract."""
 
@@ -199,6 +270,17 @@ def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, obje
         (SleepsPastWhatItDidNotLookAt, "a_wait_sleeps_until_what_lies_beyond_is_due", {}),
         (ReusesVersions, "versions_are_never_used_twice", {}),
         (ForgetsHowWorkersDied, "what_lapses_keeps_how_its_worker_died", {}),
+        (IgnoresSince, "a_resolved_group_regresses_once_it_dies_again", {}),
+        (IgnoresSince, "a_mute_ends_at_a_total_or_a_rate_of_its_own_group", {}),
+        (ForgetsReleases, "resolved_in_a_release_only_deaths_in_it_and_in_later_ones_count", {}),
+        (CountsAllGroups, "a_mute_ends_at_a_total_or_a_rate_of_its_own_group", {}),
+        (CountsAllReasons, "messages_that_are_held_for_a_person_are_counted_apart", {}),
+        (LooksForOneFingerprint, "merged_groups_are_one_until_they_are_unmerged", {}),
+        (SwapsNothingWithoutDrafts, "a_state_is_one_commit_with_its_entry_in_the_log", {}),
+        (SwapsAnyVersion, "people_who_change_states_at_once_lose_none", {}),
+        (CellsOfAnyVersion, "workers_spend_no_more_in_a_window_than_its_permits", {}),
+        (CellsOfAnyVersion, "workers_that_ask_at_once_take_no_more_than_there_is", {}),
+        (CellsThatLoseWhatNeedNotLast, "what_one_worker_spent_beyond_the_estimate_holds_back_all", {}),
         (ForgetsHandles, "a_handle_of_what_changed_since_is_refused", {"verdict": Discard("no")}),
     ],
 )

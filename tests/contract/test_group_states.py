@@ -15,7 +15,7 @@ from tests.support.urls import url_of
 from tests.support.workers import Heard
 
 from redrive import App, Retry
-from redrive.message import Filter
+from redrive.message import Filter, Lane
 from redrive.triage.annotations import Annotation, read_annotations
 from redrive.triage.group_states import held_counts, read_states
 
@@ -136,8 +136,19 @@ def failpoint(name):
         os.kill(os.getpid(), signal.SIGKILL)
 app.store.failpoint = failpoint
 app.subscribe(lambda events: [print(e.name, flush=True) for e in events if getattr(e, "name", "") == "regressed"])
-app.run_worker(burst=True)
+app.run_worker(burst=True, lease="2s")
 """
+
+
+def work(url: str, point: int) -> subprocess.CompletedProcess[str]:
+    """Run a worker that is killed at this call of its store (0: at none)."""
+    return subprocess.run(
+        [sys.executable, "-c", WORKER, url, str(point)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.mark.fault("kill -9 of a worker between a death and the note that its group has regressed")
@@ -155,13 +166,7 @@ def test_a_killed_worker_hides_no_regression(
     app.enqueue_many([app.tasks["charge"].draft("a") for _ in range(20)])
     told, points = "", [chance.randint(1, POINTS), chance.randint(1, POINTS), 0]
     for point in points:
-        worker = subprocess.run(
-            [sys.executable, "-c", WORKER, url, str(point)],
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        worker = work(url, point)
         assert worker.returncode in (0, -signal.SIGKILL), worker.stderr
         told += worker.stdout
         since = Filter(fingerprint=fingerprint, since_ms=resolved_ms + 1)
@@ -171,4 +176,33 @@ def test_a_killed_worker_hides_no_regression(
     print(f"seed {seed}: killed at {points[:2]}, {died} died, told {told.split()}")
     assert read_states(app.store)[fingerprint].regressed_ms, "the last worker has written it, if none before"
     assert told.count("regressed") <= 1, (seed, points)
+    app.store.close()
+
+
+@pytest.mark.fault("kill -9 of a worker whose messages are held for a person once their retries are used up")
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_a_killed_worker_holds_each_message_once(
+    engine: str, seed: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url, chance = url_of(engine, request, tmp_path), random.Random(seed)
+    app = shop(url)
+    ids = [ref.id for ref in app.enqueue_many([app.tasks["invoice"].draft("c") for _ in range(20)])]
+    points = [chance.randint(1, POINTS), chance.randint(1, POINTS), 0]
+    killed = 0
+    for point in points:
+        worker = work(url, point)
+        assert worker.returncode in (0, -signal.SIGKILL), worker.stderr
+        killed += worker.returncode != 0
+        held = app.dlq.select("reason:held").count()
+        assert held == app.counts().dead == sum(held_counts(app.store, {}).values()), (seed, points, point)
+    app.run_worker(drain=True)  # those whose run was cut off, once their leases are over
+    print(f"seed {seed}: killed at {points[:2]}, {killed} times; {held} were held then")
+    messages = [message for message in app.store.find(ids) if message is not None]
+    assert [message.id for message in messages] == ids, "one is lost"
+    assert {(message.lane, message.reason) for message in messages} == {(Lane.DEAD, "held")}
+    assert {len([f for f in message.faults if f.crash is None]) for message in messages} == {1}, "one failed twice"
+    assert app.dlq.retry(ids, reason="again").ids == tuple(ids)
+    app.run_worker(drain=True)
+    assert app.dlq.select("reason:held").count() == len(ids) and app.store.check() == []
     app.store.close()

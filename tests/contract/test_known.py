@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import threading
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.sites import Browser
 from tests.support.urls import url_of
@@ -214,6 +216,12 @@ def test_damage_makes_records_unknown_and_breaks_nothing() -> None:
     chunk = done._Chunk("w", 0, [("crm", "push")], [(1, 0, 0)], bytes.fromhex(ids[0].replace("-", "")), b"no zlib")
     store.cells.swap([Swap(keys[0], cell.version, done._encode(chunk))])
     assert read_done(store, ids) == {}
+    for name in (1, -2):  # of none
+        (cell,) = store.cells.read(keys)
+        assert cell is not None
+        altered = msgspec.structs.replace(chunk, runs=[(1, 0, name)], ran=zlib.compress(b"\0" * 4))
+        store.cells.swap([Swap(keys[0], cell.version, done._encode(altered))])
+        assert read_done(store, ids) == {}
 
 
 def test_a_store_that_cannot_look_up_messages_writes_no_records() -> None:

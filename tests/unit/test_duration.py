@@ -5,7 +5,7 @@ from datetime import timedelta
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from redrive.duration import milliseconds, seconds, show
@@ -112,5 +112,6 @@ def test_show_is_compact(value: float, expected: str) -> None:
 
 
 @given(st.floats(0.001, 1e9))
+@example(0.0075)  # shown as 8ms: by the half of a millisecond too much, and by the rounding of a float
 def test_what_is_shown_reads_back_within_half_of_its_smaller_unit(value: float) -> None:
-    assert seconds(show(value)) == pytest.approx(value, rel=1 / 48, abs=0.0005)
+    assert seconds(show(value)) == pytest.approx(value, rel=1 / 48, abs=0.0005 + math.ulp(1.0))

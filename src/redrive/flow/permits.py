@@ -250,11 +250,12 @@ def _ask_weighted(
 
 
 def _tat_ms(state: DependencyState, d: Dependency, rate: Rate, now_ms: int) -> float:
-    """Return the rate's theoretical arrival time; 0 if it is further ahead than a burst and no slot can be reserved:
-    the rate was changed or the clock set back."""
+    """Return the rate's theoretical arrival time; 0 if it is further ahead than a burst or a debt, and no slot can be
+    reserved: the rate was changed or the clock set back."""
     ahead_ms = rate.burst * 1000 / rate.per_s if rate.cost is None else weights.ahead_ms(rate)
     most_ms = now_ms + ahead_ms + SLOT_LATE_MS  # a tolerance, since clocks differ a little
-    return state.tat_ms if d.per is not None or state.tat_ms <= most_ms else 0.0
+    reserves = d.per is not None and rate.cost is None  # any number of slots; a debt of weights has a bound
+    return state.tat_ms if reserves or state.tat_ms <= most_ms else 0.0
 
 
 def _refuse_rest(

@@ -60,6 +60,8 @@ def ask(
     """Ask for calls of these costs, in order; returns the new `tat_ms`, the new `later_ms` and when each may start
     (now_ms: now). What may not start now spends nothing, but with `reserve` it is paid for, and starts at its time."""
     slots = []
+    most_ms = now_ms + ahead_ms(rate)
+    later_ms = later_ms if later_ms <= most_ms else 0.0  # the clock was set back
     for cost in costs:
         early_ms = rate.slack_ms if reserve else 2 * rate.slack_ms  # a call that was claimed by the mean cost may go
         if not cost or tat_ms <= now_ms + early_ms:
@@ -67,9 +69,10 @@ def ask(
         else:
             from_ms = tat_ms if reserve else max(tat_ms, later_ms)
             slots.append(max(now_ms + 1, math.ceil(from_ms - rate.slack_ms)))
-            later_ms = from_ms if reserve else from_ms + cost * rate.every_ms
             if not reserve:
+                later_ms = min(from_ms + cost * rate.every_ms, most_ms)  # a cost that a payload says may be enormous
                 continue
+            later_ms = from_ms
         tat_ms = charge(tat_ms, rate, cost, now_ms) if cost else tat_ms
     return tat_ms, later_ms, slots
 

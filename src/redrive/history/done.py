@@ -204,6 +204,8 @@ def _found(chunk: _Chunk, wanted: dict[bytes, str]) -> dict[str, DoneRecord]:
             continue
         for count, since_ms, name in chunk.runs:
             if number < count:
+                if not 0 <= name < len(chunk.names):  # damaged
+                    break
                 queue, task = chunk.names[name]
                 found[id] = DoneRecord(id, task, queue, chunk.at_ms + since_ms, ran_ms, chunk.worker)
                 break

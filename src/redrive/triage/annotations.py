@@ -17,12 +17,14 @@ from ..audit import Audit, Entry, signed
 from ..duration import Duration, milliseconds, rfc3339
 from ..errors import ConfigError, near_miss
 from ..flow.auto_redrive import AutoRedrive
+from ..flow.rules import whole
 from ..message import Swap, decoded, version_of
 from ..store import Store
 from .auto.rules import RULES, Rule, RuleKind, encode, read_rules, readable_rules, rules
 from .group_states import NO_STATE, GroupState, changing, family, now_true, rate_of, read_states, root
 
 RULES_MAX = 1000
+TOTAL_MAX = 1_000_000_000  # dead messages at which a mute may end, at most
 NOTE_MAX, OWNER_MAX = 2000, 200  # most characters of a note, and of an owner or a release
 FINGERPRINT_MAX = 64
 ONE_YEAR_MS = 366 * 86_400_000
@@ -118,6 +120,8 @@ class Annotations:
             raise ConfigError(f"mute {fingerprint} for {for_} is refused; expected a year at most")
         if until_rate:
             rate_of(until_rate)
+        if until_total:
+            whole(until_total, "until_total", 1, TOTAL_MAX)
         until_ms = self._store.now_ms() + span_ms if span_ms else 0
         if not span_ms:
             reason, until_rate, until_total = reason or "no longer muted", "", 0
@@ -147,9 +151,12 @@ class Annotations:
         """Show and count a group with another one, `into`, whose selectors, rule, mute and state hold for both. Its own
         ones are kept until it is unmerged. Messages are not changed. Raises ConfigError for a circle."""
         _check(into)
-        if fingerprint in (top := root(read_states(self._store), into), into):
-            raise ConfigError(f"merge {fingerprint} into {into}: that group is already part of {top}")
+        self._refuse_circle(fingerprint, into)
         return self._become(fingerprint, self._entry("merge", fingerprint, actor, reason, f"into {into}"), into=into)
+
+    def _refuse_circle(self, fingerprint: str, into: str) -> None:
+        if into and fingerprint in (top := root(read_states(self._store), into), into):
+            raise ConfigError(f"merge {fingerprint} into {into}: that group is already part of {top}")
 
     def unmerge(self, fingerprint: str, *, actor: str | None = None, reason: str = "") -> Annotation:
         """Show and count a merged group on its own again, as it was. Raises ConfigError if it is not merged."""
@@ -202,7 +209,9 @@ class Annotations:
         """Change the state of a group, in one commit with the entry."""
 
         def write(swaps: list[Swap]) -> None:
-            self._store.put([], swaps=[*changing(self._store, fingerprint, fields), *swaps])
+            mine = changing(self._store, fingerprint, fields)
+            self._refuse_circle(fingerprint, fields.get("into", ""))  # after the swap has its version
+            self._store.put([], swaps=[*mine, *swaps])
 
         self.audit().commit(entry, write)
         return read_annotations(self._store, [fingerprint]).get(fingerprint, NOTHING)

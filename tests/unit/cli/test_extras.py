@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ USERS = sorted(DECLARED.keys() - {"all", "dev", "docs"})
 _MODULES = {"opentelemetry_api": "opentelemetry"}  # a distribution that is called otherwise than its module
 
 
+@cache  # parsing all of the package takes seconds, more than a test may beside others
 def imported() -> set[str]:
     """The top-level modules that the package imports anywhere."""
     found = set[str]()

@@ -15,7 +15,7 @@ from redrive import App, Rate, Retry, context
 from redrive.errors import ConfigError
 from redrive.flow import calls, permits, weights
 from redrive.flow.dependency import Dependency, DependencyState, PendingEvidence, decode, encode
-from redrive.message import Cell
+from redrive.message import Cell, Message
 from redrive.task import as_rate
 from redrive.worker.flow.local_state import controls
 
@@ -95,6 +95,24 @@ def test_a_debt_lasts_an_hour_at_most() -> None:
     assert weights.charge(0.0, TOKENS, 1e12, T0) == T0 + weights.DEBT_MAX_MS
     d = Dependency("llm:1:rate", rate=TOKENS)
     assert permits.allowance(DependencyState(tat_ms=T0 + 1e10), d, T0).count > 0  # the clock was set back
+
+
+def test_an_enormous_cost_holds_those_behind_it_no_longer_than_a_debt() -> None:
+    _, later_ms, slots = weights.ask(T0 + 1000.0, TOKENS, [1e300, 1, 1], T0, 0.0, reserve=False)
+    assert max(*slots, later_ms) <= T0 + weights.DEBT_MAX_MS
+    _, _, slots = weights.ask(T0 + 1000.0, TOKENS, [1], T0, T0 + 1e13, reserve=False)  # an earlier release wrote it
+    assert slots[0] < T0 + 1000
+
+
+@pytest.mark.parametrize("per", [None, "group"])
+def test_after_the_clock_was_set_back_by_a_day_calls_go_on(per: str | None) -> None:
+    d = Dependency("llm:1:rate", rate=Rate("1k/10s", cost=1, per=per), per=per)
+    state = DependencyState(tat_ms=T0 + 86_400_000.0, later_ms=T0 + 86_400_000.0, cost=1.0)
+    message = Message("m", "ask", "q", b"{}", "m", attempt=1, fence=1, group="g")
+    after, answers = permits.ask(state, d, [message], T0, costs={message.id: 5.0})
+    assert answers.refusals == [None] and after.tat_ms == pytest.approx(T0 + 5 * TOKENS.every_ms)
+    tat_ms, _, slots = weights.ask(T0 + 1000.0, TOKENS, [1], T0, state.later_ms, reserve=False)
+    assert slots[0] < tat_ms
 
 
 def test_tokens_taken_by_the_mean_are_paid_by_the_true_costs() -> None:

@@ -114,4 +114,7 @@ def test_what_cannot_be_meant_is_refused(store: MemoryStore) -> None:
         say.note("not one/at all", "x")
     with pytest.raises(ConfigError, match="at most 2,000"):
         say.note(FP, "x" * 2001)
+    for total, error in ((-1, ConfigError), (10**30, ConfigError), (True, TypeError), (1.5, TypeError)):
+        with pytest.raises(error, match="until_total"):
+            say.mute(FP, until_total=total, reason="x")  # type: ignore[arg-type]
     assert list(Audit(store)) == [] and read_annotations(store, [FP]) == {} and Annotation() == NOTHING

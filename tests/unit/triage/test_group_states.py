@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from tests.support.workers import Heard
 
 from redrive import App, Retry
+from redrive.audit import Audit, Entry
 from redrive.errors import ConfigError
 from redrive.message import FailureGroup
 from redrive.observe.alert import Alert
@@ -343,6 +345,24 @@ def test_states_are_bounded(store: MemoryStore, monkeypatch: pytest.MonkeyPatch,
         app.dlq.merge(f"{n:016x}", "f" * 16, reason="r")
     with pytest.raises(ConfigError, match="the most"):
         app.dlq.mute("e" * 16, until_total=1, reason="r")
+
+
+def test_two_merges_at_once_make_no_circle(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = shop(store)
+    die(app, "a", "b")
+    a, b = names(app)["ValueError"], names(app)["KeyError"]
+    real, others = Audit.entry, [lambda: app.dlq.merge(b, a, reason="the other person")]
+
+    def after_the_check(self: Audit, *args: Any, **parts: Any) -> Entry:
+        if others:
+            others.pop()()
+        return real(self, *args, **parts)
+
+    monkeypatch.setattr(Audit, "entry", after_the_check)
+    with pytest.raises(ConfigError, match="already part of"):
+        app.dlq.merge(a, b, reason="one person")
+    assert about(app, b).into == a
+    assert len([entry for entry in app.audit if entry.action == "merge"]) == 1
 
 
 def test_a_circle_in_an_altered_cell_ends() -> None:

@@ -224,6 +224,16 @@ def test_an_exception_in_the_list_fails_its_message_alone(app: App, sync: bool) 
     assert Counter(heard.outcomes) == {"done": 3, "retry": 2, "dead": 1}
 
 
+@pytest.mark.parametrize("error, text", [(ValueError, ""), (UnicodeDecodeError, "takes exactly 5 arguments")])
+def test_the_class_of_an_exception_is_one_as_in_raise(app: App, error: type[Exception], text: str) -> None:
+    calls = Calls(app, retry=Retry(max_attempts=1))
+    ids = calls.put(0, 1, 2)
+    calls.answer = lambda items: [error if n == 1 else None for n in items]
+    app.run_worker(drain=True)
+    found = dead(app)
+    assert [*found] == [ids[1]] and text in found[ids[1]]
+
+
 def test_what_steers_does_so_for_each_message(app: App) -> None:
     calls, heard = Calls(app), Heard(app)
     calls.put(0, 1, 2, 3)

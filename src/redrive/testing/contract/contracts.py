@@ -16,6 +16,7 @@ from .cells import OpenCellRules, StoreCellRules
 from .claiming import ClaimRules, ShareRules
 from .deferring import CrashRules, DeferRules, SkipRules
 from .editing import EditRules
+from .group_states import GroupStateRules
 from .grouping import GroupRules, WidthRules
 from .hastening import HastenRules
 from .keeping import KeepRules
@@ -30,6 +31,7 @@ from .strict_groups import StrictRules
 from .triaging import TriageRules
 from .unique_keys import UniqueKeyRules
 from .waiting import WaitRules
+from .weighing import WeightRules
 from .wording import WordRules
 
 
@@ -67,6 +69,8 @@ class StoreContract(
     ListRules,
     WordRules,
     BatchRules,
+    GroupStateRules,
+    WeightRules,
 ):
     """Subclasses define `make_store(clock, place)`; the tests take seconds and never sleep long.
 
