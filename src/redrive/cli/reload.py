@@ -23,7 +23,7 @@ _LEFT_OUT = frozenset({"__pycache__", "build", "dist", "node_modules", "site-pac
 def reload(argv: Sequence[str], folder: Path) -> int:
     """Run the command `argv` until Ctrl-C or SIGTERM, and again after each change of a Python or TOML file below
     `folder`. A command that ended by itself, as with a mistake in the code, waits for the next change."""
-    stop = Stop()
+    stop = StopSignal()
     with stop.noted():
         while True:
             seen, process = stamps(folder), subprocess.Popen(argv)
@@ -34,7 +34,7 @@ def reload(argv: Sequence[str], folder: Path) -> int:
             note(f"reload: {changed} changed")
 
 
-class Stop:
+class StopSignal:
     """The first signal that asks this process to end."""
 
     by: int | None
@@ -66,7 +66,7 @@ def stamps(folder: Path) -> dict[Path, int]:
     return found
 
 
-def _change(folder: Path, seen: dict[Path, int], process: subprocess.Popen[bytes], stop: Stop) -> Path | None:
+def _change(folder: Path, seen: dict[Path, int], process: subprocess.Popen[bytes], stop: StopSignal) -> Path | None:
     """Return the first file that changed; None once this process is to end."""
     ended = False
     while stop.by is None:
@@ -81,7 +81,7 @@ def _change(folder: Path, seen: dict[Path, int], process: subprocess.Popen[bytes
     return None
 
 
-def _end(process: subprocess.Popen[bytes], stop: Stop) -> None:
+def _end(process: subprocess.Popen[bytes], stop: StopSignal) -> None:
     if process.poll() is not None:
         return
     if stop.by != signal.SIGINT:  # Ctrl-C reached the worker too

@@ -55,7 +55,7 @@ def tasks(ask: PageRequest) -> Record:
     }
 
 
-class Form:
+class EnqueueForm:
     """The form of a new message: a field for each argument of its task that is a text, a number or a boolean, and the
     whole body as JSON. `body` is what they make together; None if that is no JSON object, or nothing was typed yet."""
 
@@ -84,7 +84,7 @@ class Form:
         body = schemas.changed(self._fields, body, self._typed)
         self.body = exact.write(body).encode()
 
-    def refused(self, why: str) -> Form:
+    def refused(self, why: str) -> EnqueueForm:
         """Return this form with why its message was not enqueued."""
         self.mistake = why
         return self
@@ -105,7 +105,7 @@ def task(ask: PageRequest) -> PageAnswer:
     """Return one task: its pause, its history, the causes of its deaths, its policy, and the schema of its bodies."""
     name = ask.path["task"]
     known = declared(ask, name)
-    return task_page(ask, name, None if known is None else Form(known, {}))
+    return task_page(ask, name, None if known is None else EnqueueForm(known, {}))
 
 
 def declared(ask: PageRequest, name: str) -> Task[Any, Any] | None:
@@ -113,7 +113,7 @@ def declared(ask: PageRequest, name: str) -> Task[Any, Any] | None:
     return None if ask.registry is None else cast("Task[Any, Any] | None", ask.registry.tasks.get(name))
 
 
-def task_page(ask: PageRequest, name: str, form: Form | None) -> PageAnswer:
+def task_page(ask: PageRequest, name: str, form: EnqueueForm | None) -> PageAnswer:
     """Return the page of a task with this form; without one if no app named here declares the task."""
     mistake = "" if form is None else form.mistake
     about = {"mistake": mistake or None, "schema": None if form is None else form.schema}
