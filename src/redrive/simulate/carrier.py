@@ -13,7 +13,7 @@ from ..triage.redrive.runner import BATCH, IDLE_S, QUIET_MAX, ROOM_S, SETTLING_S
 from .world import QUEUE, TASK, World
 
 RUN = "simulated"
-#: The start of a run wakes idle workers, which looked for runs less than a second ago; so they sleep for another second.
+#: The start of a run wakes idle workers; they looked less than a second ago, so they sleep for another second.
 LOOK_MS = 1000
 
 

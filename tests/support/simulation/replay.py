@@ -78,7 +78,9 @@ def compare(folder: Path) -> list[Compared]:
     app = make_app(PLAYED[first], f"sqlite:///{folders[first]}/work.db", 1)
     with contextlib.closing(app.store):
         now_ms = app.store.now_ms()
-        past = read_past(app.store, app, now_ms - 5 * 60_000, now_ms)
+        wide = read_past(app.store, app, now_ms - 5 * 60_000, now_ms).scenario
+        begun_ms = wide.start_ms + round(wide.load[0].from_s * 1000)  # a replay begins when the run did
+        past = read_past(app.store, app, begun_ms, now_ms)
     print(f"recorded: {past.enqueued} messages, {past.calls} calls, {past.failed} failed, {past.dead} dead\n")
     return [
         Compared(name, came[name], [
