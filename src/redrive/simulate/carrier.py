@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 
 from ..message import Message
 from ..triage.redrive import pacing
@@ -14,7 +13,8 @@ from ..triage.redrive.runner import BATCH, IDLE_S, QUIET_MAX, ROOM_S, SETTLING_S
 from .world import QUEUE, TASK, World
 
 RUN = "simulated"
-LOOK_MS = 1000  # a worker looks for new runs once a second
+#: The start of a run wakes idle workers; they looked less than a second ago, so they sleep for another second.
+LOOK_MS = 1000
 
 
 class Carrier:
@@ -45,7 +45,7 @@ class Carrier:
         self._quiet = 0
         world.on_first = self._ended
         world.awaits = True
-        world.at(at_ms + int(LOOK_MS * random.Random(f"carrier {seed}").random()), self._tick)
+        world.at(at_ms + LOOK_MS, self._tick)
 
     def _ended(self, done: bool) -> None:
         self.done += done

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from redrive import Aimd, App, Backoff, Breaker, Budget, Context, Retry
 from redrive.decide import Policy
@@ -26,6 +28,7 @@ from redrive.fault import Fault
 from redrive.flow.dependency import Dependency
 from redrive.message import ClaimRequest, DeadLetter, Draft, Message, Settlement
 from redrive.simulate import FleetSize, LoadPhase, ModelService, PlannedRedrive, Scenario, ServicePhase, Simulated
+from redrive.simulate.past import with_setting
 from redrive.simulate.service import ServiceModel
 from redrive.simulate.world import QUEUE, TASK
 from redrive.triage.redrive.options import read_settings
@@ -105,6 +108,15 @@ PLAYED = SCENARIOS | {
         service=ModelService(latency_ms=30, phases=(ServicePhase(60, 180, 1.0),)),
     ),
 }  # fmt: skip
+#: An outage of one of three minutes, whole minutes as the history keeps them; and the same with one more setting each.
+_MINUTE = Scenario(
+    load=(LoadPhase(0, 178, 6),), policy=policy(5, Backoff("2s", 2, "20s")), dependency=OPEN,
+    service=ModelService(latency_ms=30, phases=(ServicePhase(60, 120, 1.0),)),
+)  # fmt: skip
+CUT_S = 180.0  # they are watched for so long; with a budget, messages still wait then
+REPLAYED = {"without change": "", "with a breaker": "breaker=on", "with a budget": "budget=0.1"}
+PLAYED |= {name: with_setting(_MINUTE, setting) if setting else _MINUTE for name, setting in REPLAYED.items()}
+PLAYED["scored"] = Scenario(policy=PATIENT, dependency=GUARDED)
 ALIGNED = {"outage of 30 s, with a breaker", "breaker closing"}  # whose openings last as long as chance says
 #: Seconds by which a forecast may be moved: of 40 seeds of an outage of 30 s with a breaker, the earliest and the
 #: latest drain 19 s apart. With 6 s, one of the 40 was 141 % off the mean of nine others, by chance alone. The bound on
@@ -168,6 +180,11 @@ class Endpoint:
         self.start_s = time.time()
         self._model = ServiceModel(self._scenario.service, int(self.start_s * 1000), self._scenario.seed)
 
+    def serve(self, service: ModelService) -> None:
+        """From now on, be another service."""
+        self._scenario = replace(self._scenario, service=service)
+        self.begin()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError), contextlib.closing(writer):
             if not (line := await reader.readline()):
@@ -205,7 +222,7 @@ def play(name: str, folder: Path) -> Real:
     redrive, workers = scenario.redrive, list[subprocess.Popen[bytes]]()
     try:
         if redrive is not None:
-            _bury(app, redrive.total)
+            bury(app, redrive.total)
         argv = [
             sys.executable,
             "-m",
@@ -219,6 +236,8 @@ def play(name: str, folder: Path) -> Real:
             for _ in range(scenario.fleet.processes):
                 workers.append(subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=stderr))
         _until(lambda: len([w for w in app.workers() if not w.gone]) == len(workers), workers, folder)
+        if name in REPLAYED:
+            time.sleep(60 - time.time() % 60)
         endpoint.begin()
         run = None
         if redrive is not None:
@@ -231,8 +250,15 @@ def play(name: str, folder: Path) -> Real:
             app.enqueue_many([app.tasks[TASK].draft() for _ in range(due - sent)])
             sent = max(due, sent)
             time.sleep(0.01)
-        _until(lambda: _left(app) == 0 and (run is None or run.state in ("done", "stopped")), workers, folder)
-        drained_s = time.time() - endpoint.start_s
+        cut_s = endpoint.start_s + CUT_S if name in REPLAYED else math.inf
+        _until(
+            lambda: time.time() >= cut_s or (_left(app) == 0 and (run is None or run.state in ("done", "stopped"))),
+            workers,
+            folder,
+        )
+        drained_s = math.inf if _left(app) else time.time() - endpoint.start_s
+        if name in REPLAYED:
+            time.sleep(2)  # the workers' counts reach the history
         view = None if run is None else run.view()
         dead = Counter(message.reason for message in app.dlq.select("redrives:>0" if redrive else ""))
         return Real(
@@ -256,9 +282,9 @@ def _options(redrive: PlannedRedrive) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _bury(app: App, total: int) -> None:
+def bury(app: App, total: int, text: str = "before") -> None:
     app.store.put([Draft(task=TASK, queue=QUEUE) for _ in range(total)])
-    dead, fault = DeadLetter("exhausted"), Fault("default", "ValueError", "before")
+    dead, fault = DeadLetter("exhausted"), Fault("default", "ValueError", text)
     left = total
     while left:
         claimed = app.store.exchange([], [ClaimRequest(QUEUE, min(left, 100), 3_600_000, worker="w")]).deliveries

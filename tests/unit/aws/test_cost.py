@@ -45,6 +45,20 @@ def test_prices_by_kind_of_queue_and_the_free_million() -> None:
     assert bill(10, free=True).dollars == 0 and round(bill(MILLION, price=1, pollers=0).dollars, 6) == 0.3
 
 
+def test_the_figures_that_are_often_told_are_those_less_the_free_million() -> None:
+    def dollars(requests: int) -> float:  # by hand: $0.40 a million, less one million
+        return round((requests - 1_000_000) * 0.4 / 1_000_000, 2)
+
+    runs_out, changed, copied = 10 * 3 + 2, 10 * 3 + 2 * 2, 10 * 3 + 2 * 3  # millions, one by one
+    assert [dollars(each * MILLION) for each in (runs_out, changed, copied)] == [12.4, 13.2, 14.0]
+    assert [dollars(each * MILLION // 10) for each in (runs_out, changed, copied)] == [0.88, 0.96, 1.04]
+    assert dollars((10 + 2) * MILLION) == 4.4
+    for fill, each in ((1, 1), (10, 10)):
+        for requeue, hand in ((False, changed), (True, copied)):
+            found = bill(10 * MILLION, retries=0.2, fill=fill, requeue=requeue, pollers=0, free=True)
+            assert round(found.dollars, 2) == dollars(hand * MILLION // each)
+
+
 @pytest.mark.parametrize("wrong", [{"fill": 0}, {"fill": 11}, {"retries": -1}, {"body_bytes": 2**21}, {"poll_s": 0}])
 def test_what_cannot_be_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="expected"):
