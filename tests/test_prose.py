@@ -7,12 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.docs.pages import pages
 from tests.support.prose import matches, pattern_of, prose_of
 
 ROOT = Path(__file__).resolve().parent.parent
 PHRASES = ("what is of", "shall", "is told of", "of which", "nobody", "whoever", "anew", "lest", "dear")
 _PHRASE = pattern_of(PHRASES)
-PAGES = ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+PAGES = pages()
 _FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
 
 

@@ -32,8 +32,9 @@ class Block(NamedTuple):
 
 
 def pages() -> list[str]:
-    """README.md and every page of the site, as paths from the root."""
-    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+    """README.md and every page of the site, as paths from the root; docs/history stays as it was written."""
+    found = (path.relative_to(ROOT) for path in (ROOT / "docs").rglob("*.md"))
+    return ["README.md", *sorted(str(path) for path in found if path.parts[1] != "history")]
 
 
 def blocks(page: str) -> list[Block]:

@@ -12,7 +12,7 @@ from ...ids import new_id
 from ...message import Draft, PutResult
 from ...present.tasks import task_record
 from ..ask import Done, PageAnswer, PageRequest, Problem
-from ..read.tasks import Form, declared, task_page
+from ..read.tasks import EnqueueForm, declared, task_page
 
 if TYPE_CHECKING:
     from ...registry import Registry
@@ -39,7 +39,7 @@ def enqueue(ask: PageRequest) -> Done | PageAnswer:
     registry, task = ask.registry, declared(ask, name)
     if registry is None or task is None:
         raise Problem(f"there is no task {name!r}", "no app named here declares it", "look at all tasks", 404)
-    form = Form(task, ask.form)
+    form = EnqueueForm(task, ask.form)
     if form.body is None:
         return task_page(ask, name, form)
     if not (reason := ask.text("reason")):

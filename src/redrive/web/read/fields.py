@@ -62,7 +62,7 @@ class ShownTime(NamedTuple):
 
 def span(ask: PageRequest, default: str = "24h") -> ShownTime:
     """Return the time that the address asks for: `since=6h`, or `from=` and `to=` in RFC 3339, in UTC if they name no
-    zone. Raises Problem for other texts, and for a time of which no history is kept."""
+    zone. Raises Problem for other texts, and for a time before the history that is kept."""
     against = ask.text("against", AGAINST[0])
     if against not in AGAINST:
         raise Problem(f"there is no comparison {against!r}", f"expected {', '.join(AGAINST)}", status=422)
