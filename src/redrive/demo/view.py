@@ -16,6 +16,7 @@ from ..deliver import DeadGroup
 from ..deliver.run import FileDelivery
 from ..duration import show
 from ..events import DeliveryEvent, Event
+from ..present.spark import spark
 from .ledger import ProofVerdict
 
 LINE_EVERY_S = 1.0
@@ -23,7 +24,6 @@ WAVE_SLOT_S = 0.25
 WAVE_SLOTS = 16
 BAR_WIDTH = 32
 MARGIN = 7  # the least width of a table's first column
-_BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLAINLY = {
     "ConnectError": "connection refused",
     "RemoteProtocolError": "connection dropped without an answer",
@@ -95,8 +95,7 @@ class View:
         slots = [0] * WAVE_SLOTS
         for due_ms in list(self._due_ms.values()):
             slots[min(WAVE_SLOTS - 1, max(0, int((due_ms - now_ms) / 1000 / WAVE_SLOT_S)))] += 1
-        most = max(slots) or 1
-        return "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // most)] for count in slots)
+        return spark(slots)
 
 
 def _states(delivery: FileDelivery, waiting: int) -> str:
