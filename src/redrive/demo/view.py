@@ -107,8 +107,8 @@ def _states(delivery: FileDelivery, waiting: int) -> str:
 
 def _why(event: DeliveryEvent) -> str:
     """Return the failure in an event in a few words, without the URL, which is the same for all events."""
-    name = (event.error or "").rpartition(".")[2]
-    return (event.text or "").partition(" from ")[0] if name == "HTTPStatusError" else _PLAINLY.get(name, name)
+    name, text = (event.error or "").rpartition(".")[2], event.text or ""
+    return text.partition(" from ")[0] if text.startswith("HTTP ") else _PLAINLY.get(name, name)
 
 
 class Report:
@@ -155,8 +155,11 @@ class Report:
 
     def dead(self, groups: Sequence[DeadGroup]) -> None:
         """Print the groups of dead events, with their fingerprints."""
-        rows = [(g.count, g.reason, g.text.partition(" from ")[0], g.fingerprint) for g in groups]
-        self.table(rows, header=("dead", "reason", "last failure", "fingerprint"))
+        rows = [
+            (g.count, g.error.rpartition(".")[2], g.reason, g.text.partition(" from ")[0], g.fingerprint)
+            for g in groups
+        ]
+        self.table(rows, header=("dead", "cause", "reason", "last failure", "fingerprint"))
 
     def verdict(self, v: ProofVerdict) -> None:
         """Print the result of the proof."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     metavar="URL",
     help="on this store, SQS excepted, beside what it holds (default: an SQLite file of its own)",
 )
-@click.option("--web", is_flag=True, help="slowly, with the pages on its store; after --keep they stay until Ctrl-C")
+@click.option("--web", is_flag=True, help="slowly, with pages on its store, in which you redrive at the end")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="the report, or its figures")
 def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) -> int:
     """Deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost.
