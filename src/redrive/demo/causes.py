@@ -21,7 +21,7 @@ class HandlerCrashed(httpx.HTTPStatusError):
 
 
 class SubscriberGone(httpx.HTTPStatusError):
-    """Nobody wants the event any more: 410."""
+    """The event has no subscribers any more: 410."""
 
 
 CAUSES = {404: RouteMissing, 400: PayloadRefused, 500: HandlerCrashed, 410: SubscriberGone}  # by status

@@ -38,6 +38,9 @@ def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) 
     once more. Last, two endpoints have the same outage: one is called without a circuit breaker, one with it, and the
     requests that each gets meanwhile are counted. It takes about 45 s.
 
+    With --web it is slower, and ends with you: three causes are dead, the endpoint is fixed, and you redrive them in
+    the pages. Then the ledger is checked. After five minutes the demo redrives the rest itself.
+
     Exit codes: 0 the ledger balances each time, 1 it does not, 130 interrupted.
     """
     need_posix("redrive demo")
