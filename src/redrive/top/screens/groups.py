@@ -124,13 +124,16 @@ class GroupDetail(Screen):
     task: str
 
     is_open: bool
-    acts = ACTS
     reads, studies = False, True
 
     def __init__(self, fingerprint: str, task: str) -> None:
         super().__init__()
         self.fingerprint, self.task = fingerprint, task
         self.is_open = False  # True: the traceback is shown, not the messages
+
+    @property
+    def acts(self) -> Sequence[KeyAction]:  # type: ignore[override]
+        return () if self.is_open else ACTS
 
     @property
     def columns(self) -> Sequence[Column]:  # type: ignore[override]
@@ -176,9 +179,6 @@ class GroupDetail(Screen):
 
     def look(self, row: ScreenRow) -> Screen | None:
         return None if self.is_open else MessageDetail(row["id"])
-
-    def subject(self, row: ScreenRow | None) -> ScreenRow | None:
-        return None if self.is_open else row
 
     def selector(self, row: ScreenRow | None) -> str | None:
         return group_selector(self.fingerprint, self.task)
