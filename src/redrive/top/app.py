@@ -24,7 +24,7 @@ from .reader import ReadThread
 from .screen import KeyAction, Screen, ScreenRow
 from .screens import HelpScreen, PlanScreen, seven
 from .texts import clock, line
-from .tones import Span, Tone
+from .tones import Tone, TonedSpan
 from .trouble import trouble_text
 
 _CSS = """
@@ -144,14 +144,14 @@ class Top(App[None]):
             return
         rows = self.screen_stack[0].query_one("#rows", Rows)
         head: Sequence[str] = ()
-        tones: Sequence[Sequence[Span]] = ()
+        tones: Sequence[Sequence[TonedSpan]] = ()
         if screen.is_ready:
             page = screen.page()
             head, self._laid = page.head, laid_out(screen, page, max(20, self.size.width - 2))
             lines, of = self._laid.lines, self._laid.rows
             if page.first is not None:
                 (text, tone) = page.first
-                head, tones = [text, *head], [[Span(0, len(text), tone)]]
+                head, tones = [text, *head], [[TonedSpan(0, len(text), tone)]]
             keys_of = [str(row[screen.id]) for row in of]
             empty = page.empty if not screen.filter else f"nothing matches {screen.filter!r}; esc drops the filter"
             marked = bool(lines and screen.columns)
@@ -165,7 +165,7 @@ class Top(App[None]):
         self._bar("heading", [f"  {self._laid.heading}"] if self._laid.heading else [])
         self._frame()
 
-    def _bar(self, id: str, texts: Sequence[str], spans: Sequence[Sequence[Span]] = ()) -> None:
+    def _bar(self, id: str, texts: Sequence[str], spans: Sequence[Sequence[TonedSpan]] = ()) -> None:
         self.screen_stack[0].query_one(f"#{id}", Lines).fit(texts, spans)
 
     def _frame(self) -> None:
@@ -183,7 +183,7 @@ class Top(App[None]):
         filtered = f"filter: {screen.filter}" if screen.filter else ""
         notes = [f"error: {error}" if error else self._said, filtered, self._laid.note, place]
         note = line("   ".join(filter(None, notes)))
-        self._bar("note", [note], [[Span(0, len(note), Tone.ACT)]] if error else ())
+        self._bar("note", [note], [[TonedSpan(0, len(note), Tone.ACT)]] if error else ())
         self._bar("keys", [keys.hints(screen, wide, deep=len(self.stack) > 1)])
 
     def say(self, text: str) -> None:

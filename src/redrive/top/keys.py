@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..present.table import cells
-from .tones import Span, Tone
+from .tones import Tone, TonedSpan
 
 if TYPE_CHECKING:
     from .screen import Screen
@@ -55,10 +55,10 @@ def tabs(names: Sequence[str], chosen: str, trail: Sequence[str] = ()) -> str:
     return " > ".join([words[names.index(chosen)], *trail]) if trail else "".join(words)
 
 
-def letters(line: str) -> Sequence[Span]:
+def letters(line: str) -> Sequence[TonedSpan]:
     """Return the spans of the letters that are keys of screens, in a line that `tabs` returned."""
     found = (re.search(rf"(?:^|[\[ ]){n} \S*?({letter})", line) for n, letter in enumerate(LETTERS, 1))
-    return [Span(*each.span(1), Tone.KEY) for each in found if each is not None]
+    return [TonedSpan(*each.span(1), Tone.KEY) for each in found if each is not None]
 
 
 def hints(screen: Screen, wide: int, *, deep: bool) -> str:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ..present.table import GAP, Column, table
 from .screen import Screen, ScreenPage, ScreenRow
 from .texts import line, shown
-from .tones import Span
+from .tones import TonedSpan
 
 ROWS_MAX = 500  # the most rows of a table; a filter reaches the others
 
@@ -23,7 +23,7 @@ class LaidOutRows(NamedTuple):
     lines: Sequence[str]
     rows: Sequence[ScreenRow]
     note: str = ""
-    spans: Sequence[Sequence[Span]] = ()
+    spans: Sequence[Sequence[TonedSpan]] = ()
     names: Sequence[str] = ()
 
 
@@ -31,12 +31,12 @@ def laid_out(screen: Screen, page: ScreenPage, wide: int) -> LaidOutRows:
     """Lay out a page in at most `wide` cells, as far as its columns may shrink."""
     if not screen.columns:
         return _wrapped(screen, _kept(page.rows, "" if screen.asks_store else screen.filter), wide)
-    rows = [{name: _safe(value) for name, value in row.items()} for row in _sorted(screen, page.rows)]
+    rows = [{name: _safe(value) for name, value in row.items()} for row in _in_order(screen, page.rows)]
     kept = _kept(rows, "" if screen.asks_store else screen.filter)
     some = kept[:ROWS_MAX]
     if not some:
         return LaidOutRows("", [], [])
-    made = table(some, _marked(screen, _filled(screen.columns, some)), wide, now_ms=screen.now_ms)
+    made = table(some, _with_mark(screen, _filled(screen.columns, some)), wide, now_ms=screen.now_ms)
     heading, *lines = made.lines
     spans = [_spans(screen, row, made.names, line) for row, line in zip(some, made.grid[1:], strict=True)]
     notes = [made.left_out] if made.hidden else []
@@ -47,16 +47,16 @@ def laid_out(screen: Screen, page: ScreenPage, wide: int) -> LaidOutRows:
     return LaidOutRows(heading, lines, some, ", ".join(notes), spans, made.names)
 
 
-def _spans(screen: Screen, row: ScreenRow, names: Sequence[str], cells: Sequence[str]) -> Sequence[Span]:
+def _spans(screen: Screen, row: ScreenRow, names: Sequence[str], cells: Sequence[str]) -> Sequence[TonedSpan]:
     tones, spans, start = screen.tones(row), [], 0
     for name, cell in zip(names, cells, strict=True):
         if name in tones:
-            spans.append(Span(start, start + len(cell.rstrip()), tones[name]))
+            spans.append(TonedSpan(start, start + len(cell.rstrip()), tones[name]))
         start += len(cell) + len(GAP)
     return spans
 
 
-def _sorted(screen: Screen, rows: Sequence[ScreenRow]) -> Sequence[ScreenRow]:
+def _in_order(screen: Screen, rows: Sequence[ScreenRow]) -> Sequence[ScreenRow]:
     """Return the rows in the order that the person chose: numbers and times from the largest, texts from A; rows
     without a value are last."""
     name = screen.sorted_by
@@ -69,7 +69,7 @@ def _sorted(screen: Screen, rows: Sequence[ScreenRow]) -> Sequence[ScreenRow]:
     return [*known, *(row for row in rows if row.get(name) in (None, ""))]
 
 
-def _marked(screen: Screen, columns: Sequence[Column]) -> Sequence[Column]:
+def _with_mark(screen: Screen, columns: Sequence[Column]) -> Sequence[Column]:
     """Return the columns that the person did not skip, with a mark on the one that sorts."""
     mark = "▲" if screen.is_inverted else "▼"
     kept = [*columns[:1], *columns[1 + min(screen.skipped, max(0, len(columns) - 2)) :]]
@@ -96,13 +96,13 @@ def _kept(rows: Sequence[ScreenRow], needle: str) -> Sequence[ScreenRow]:
 def _wrapped(screen: Screen, rows: Sequence[ScreenRow], wide: int) -> LaidOutRows:
     lines: list[str] = []
     of: list[ScreenRow] = []
-    spans: list[Sequence[Span]] = []
+    spans: list[Sequence[TonedSpan]] = []
     for row in rows:
         parts = _parts(row["line"], max(20, wide))
         tone = screen.tones(row).get("line")
         lines += parts
         of += [row] * len(parts)
-        spans += [[Span(0, len(part), tone)] if tone is not None else () for part in parts]
+        spans += [[TonedSpan(0, len(part), tone)] if tone is not None else () for part in parts]
     return LaidOutRows("", lines, of, spans=spans)
 
 

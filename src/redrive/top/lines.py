@@ -11,7 +11,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ..redact import one_line
-from .tones import Span, Tone
+from .tones import Tone, TonedSpan
 
 CURSOR, NO_CURSOR = "› ", "  "  # the first mark also shows the cursor to readers without colours
 _CHOSEN = Style(reverse=True)
@@ -21,7 +21,7 @@ _TONES = {
     Tone.QUIET: Style(dim=True),
     Tone.KEY: Style(underline=True),
 }
-PaintedLine = tuple[str, Style, Sequence[Span]]
+PaintedLine = tuple[str, Style, Sequence[TonedSpan]]
 
 
 class Lines(Widget):
@@ -37,10 +37,10 @@ class Lines(Widget):
         """The visible lines."""
         return [text for text, _, _ in self._painted]
 
-    def show(self, texts: Sequence[str], spans: Sequence[Sequence[Span]] = ()) -> None:
+    def show(self, texts: Sequence[str], spans: Sequence[Sequence[TonedSpan]] = ()) -> None:
         self._paint([(one_line(text), self._style, _of(spans, n)) for n, text in enumerate(texts)])
 
-    def fit(self, texts: Sequence[str], spans: Sequence[Sequence[Span]] = ()) -> None:
+    def fit(self, texts: Sequence[str], spans: Sequence[Sequence[TonedSpan]] = ()) -> None:
         """Show these lines, with these tones, and make the widget as high as their number."""
         if len(texts) != len(self._painted) or self.styles.height is None:
             self.styles.height = len(texts)
@@ -65,7 +65,7 @@ class Lines(Widget):
         return Strip([*parts, Segment(text[at:], style)]).adjust_cell_length(wide, style)
 
 
-def _of(spans: Sequence[Sequence[Span]], n: int) -> Sequence[Span]:
+def _of(spans: Sequence[Sequence[TonedSpan]], n: int) -> Sequence[TonedSpan]:
     return tuple(spans[n]) if n < len(spans) else ()
 
 
@@ -79,7 +79,7 @@ class Rows(Lines):
         super().__init__(id=id)
         self._lines: Sequence[str] = ()
         self._keys: Sequence[str] = ()
-        self._spans: Sequence[Sequence[Span]] = ()
+        self._spans: Sequence[Sequence[TonedSpan]] = ()
         self.at, self._top = 0, 0
         self.marked = True
 
@@ -90,7 +90,7 @@ class Rows(Lines):
         chosen: str | None,
         *,
         marked: bool = True,
-        spans: Sequence[Sequence[Span]] = (),
+        spans: Sequence[Sequence[TonedSpan]] = (),
     ) -> None:
         """Show these lines, with these tones. `keys` identify them; `chosen` is the key of the line with the cursor,
         which keeps its position if that line is gone. `marked`: the cursor is visible."""
@@ -136,8 +136,8 @@ class Rows(Lines):
         cursor = self.at - self._top if self.marked else -1
         self._paint([self._line(text, _of(self._spans, self._top + y), y == cursor) for y, text in enumerate(seen)])
 
-    def _line(self, text: str, spans: Sequence[Span], is_chosen: bool) -> PaintedLine:
+    def _line(self, text: str, spans: Sequence[TonedSpan], is_chosen: bool) -> PaintedLine:
         if is_chosen:  # in reverse alone, as a colour would be the background of its word
             return one_line(CURSOR + text), _CHOSEN, ()
         by = len(NO_CURSOR)
-        return one_line(NO_CURSOR + text), self._style, tuple(Span(s + by, e + by, tone) for s, e, tone in spans)
+        return one_line(NO_CURSOR + text), self._style, tuple(TonedSpan(s + by, e + by, tone) for s, e, tone in spans)

@@ -17,7 +17,7 @@ class Tone(StrEnum):
     KEY = "key"
 
 
-class Span(NamedTuple):
+class TonedSpan(NamedTuple):
     """Some characters of a line, from `start` up to `end`, and their tone."""
 
     start: int

@@ -68,7 +68,7 @@ class OverviewScreen(Screen):
         if studied.history is not None:
             head += _flowed(studied.history)
         if studied.minutes is not None:
-            head.append(_drawn(studied.minutes))
+            head.append(_minute_line(studied.minutes))
         head.append(_fleet(studied.status))
         needs = len(studied.status.needs)
         says = f"{count(needs, 'thing')} need{'s' * (needs == 1)} a person" if needs else "all is well"
@@ -170,7 +170,7 @@ def _flowed(history: History) -> Iterator[str]:
     yield f"wait {waits}   done at attempt {by or '–'}"
 
 
-def _drawn(minutes: History) -> str:
+def _minute_line(minutes: History) -> str:
     lines = {
         "in": by_minute(minutes, lambda tally: tally.enqueued),
         "done": by_minute(minutes, lambda tally: tally.done),

@@ -129,7 +129,7 @@ class QueuesScreen(Screen):
         found, studied = self.reading, self.studied or QueueNotes({}, {}, {})
         rows = [
             row_of(name, of, name in found.paused, studied.held.get(name, ""), studied.history.get(name))
-            | _drawn(studied.minutes.get(name))
+            | _minute_cell(studied.minutes.get(name))
             for name, of in sorted(found.counts.items())
         ]
         return ScreenPage(rows, empty="no queue: nothing was ever enqueued here")
@@ -145,7 +145,7 @@ class QueuesScreen(Screen):
         return None if row is None else str(as_node(Filter(queue=row["queue"])))
 
 
-def _drawn(minutes: History | None) -> dict[str, Any]:
+def _minute_cell(minutes: History | None) -> dict[str, Any]:
     return {} if minutes is None else {"drawn": by_minute(minutes, lambda tally: tally.done, LISTED_MAX)}
 
 
