@@ -20,6 +20,7 @@ from xml.etree import ElementTree
 
 import httpx
 import pytest
+from tests.support.browsing.chromium import chromium
 
 from redrive.demo.endpoint import EndpointLine
 from redrive.demo.ledger import SentEvent, judge
@@ -296,3 +297,48 @@ def test_the_pages_answer_while_the_demo_runs_change_nothing_and_end_with_it(fol
     with pytest.raises(httpx.ConnectError):
         httpx.get(at)
     assert list(folder.glob("redrive-demo-*")) == []
+
+
+def redrive_by_hand(tab: Any, at: str, cause: str) -> None:
+    """Redrive a cause as the demo's text says: the cause, plan, freeze, a reason, the button."""
+    tab.goto(f"{at}groups")
+    tab.locator("a", has_text=cause).first.click()
+    tab.get_by_role("link", name="Plan a redrive of all").click()
+    tab.get_by_role("button", name="Freeze the plan").click()
+    tab.get_by_label("Reason, for the audit log").fill("the endpoint is fixed")
+    tab.get_by_role("button", name="Redrive", exact=True).click()
+    tab.wait_for_url("**/runs/*")
+
+
+def test_the_newcomer_redrives_each_cause_in_the_pages_and_the_ledger_balances(folder: Path) -> None:
+    env = {**os.environ, "TMPDIR": str(folder), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "-m", "redrive", "demo", "--web"]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = ""
+            while "3. Say why" not in told:
+                line = process.stdout.readline()
+                assert line, told
+                told += line
+            (at,) = set(re.findall(r"http://127\.0\.0\.1:\d+/(?=groups)", told))
+            causes = re.findall(r"^ +\d+ +(\w+)$", told.partition("Your turn")[2], re.MULTILINE)
+            assert sorted(causes) == ["HandlerCrashed", "PayloadRefused", "RouteMissing"]
+            refused = httpx.post(f"{at}do/discard", json={"id": "x", "reason": "to see"})
+            assert refused.status_code == 403
+            with chromium() as browser:
+                tab = browser.new_page()
+                for cause in causes:
+                    redrive_by_hand(tab, at, cause)
+            told, _ = process.communicate(timeout=PATIENCE_S)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+                process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    delivered = re.search(r"(\d+) +delivered by your hand", told)
+    assert delivered and int(delivered[1]) > 0 and told.count("A redrive by hand") == 3
+    assert "✓ The ledger balances" in told.partition("The ledger again")[2]
+    assert "are over" not in told
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(at)

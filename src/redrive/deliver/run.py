@@ -65,7 +65,9 @@ class FileDelivery:
         options: DeliveryOptions,
         tick: Callable[[FileDelivery], Any] = bool,
         observers: Sequence[Observer] = (),
+        new_poster: type[Poster] = Poster,
     ) -> None:
+        self._new_poster = new_poster
         self.store, self.target, self.options, self.tally = store, target, options, OutcomeTally()
         self._ledger, self._start, self._tick = ledger, start, tick
         self._observers: tuple[Observer, ...] = (self.tally, *observers)
@@ -94,7 +96,7 @@ class FileDelivery:
     async def _run(self, path: Path, stamp: Stamp, limit: int) -> bool:
         self._pacer = Pacer(self.options.rate)
         async with new_client(self.target, self.options.concurrency) as client:
-            self.poster = Poster(client, self.target, self._pacer)
+            self.poster = self._new_poster(client, self.target, self._pacer)
             app = self._new_app()
             self._worker = self._new_worker(app)
             self._open_record()

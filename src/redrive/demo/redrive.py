@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from ..deliver import Pacer
 from ..deliver.run import DeliveryOptions
-from ..deliver.sending import Poster, UrlTarget, delivery_app, new_client
+from ..deliver.sending import UrlTarget, delivery_app, new_client
 from ..duration import rfc3339, show
 from ..events import Observer
 from ..store import Store
@@ -17,10 +17,12 @@ from ..triage.dlq import DeadLetters
 from ..triage.redrive.plan import PlanHandle
 from ..triage.redrive.records import FINAL
 from ..triage.redrive.run import Run
+from .causes import NamingPoster
 from .view import Report
 
 ACTOR = "demo"
 LOOK_S = 0.1
+RUNS_MAX = 50
 # Without the slow start, which takes ten seconds for so few; the canary is what shows the brake.
 SETTINGS: Mapping[str, object] = {
     "rate": "10/s",
@@ -66,27 +68,50 @@ class Redrives:
         """Start the plan's run, and work until it and all messages that it moved have ended. Raises TimeoutError."""
         self._report.say(f"$ redrive dlq apply {plan.id} --reason {_word(reason)} --watch", "cyan")
         run = plan.start(reason=reason, actor=ACTOR)
-        asyncio.run(self._carry(run, limit_s))
+        shown = [0]
+
+        def over() -> bool:
+            shown[0] = self._tell(run, shown[0])
+            return run.state in FINAL and self._is_quiet()
+
+        asyncio.run(self._work(over, limit_s))
+        self._tell(run, shown[0])
         view = run.view()
         return Came(view.state, view.why, view.counts)
 
-    async def _carry(self, run: Run, limit_s: float) -> None:
+    def by_hand(self, is_done: Callable[[], bool], limit_s: float) -> None:
+        """Work, and print the story of each run that a person starts meanwhile, until `is_done`, the runs are over and
+        nothing waits. Raises TimeoutError."""
+        dlq, shown = DeadLetters(self._store), dict[str, int]()
+        known = {view.id for view in dlq.runs(RUNS_MAX)}
+
+        def over() -> bool:
+            views = [view for view in dlq.runs(RUNS_MAX) if view.id not in known]
+            for view in reversed(views):
+                if view.id not in shown:
+                    self._report.say(f"A redrive by hand, of {view.selector or 'all that is dead'}")
+                shown[view.id] = self._tell(dlq.run(view.id), shown.get(view.id, 0))
+            return all(view.state in FINAL for view in views) and self._is_quiet() and is_done()
+
+        asyncio.run(self._work(over, limit_s))
+
+    async def _work(self, over: Callable[[], bool], limit_s: float) -> None:
+        """Run a worker until `over`, which is asked again and again. Raises TimeoutError."""
         size, timeout_s = self._options.concurrency, self._target.timeout_s
-        shown = 0
         async with new_client(self._target, size) as client, asyncio.timeout(limit_s):
-            poster = Poster(client, self._target, Pacer(None))
+            poster = NamingPoster(client, self._target, Pacer(None))
             app = delivery_app(self._store, self._queue, poster, self._options.retry, timeout_s)
             for observer in self._observers:
                 app.subscribe(observer)
             async with app.worker({self._queue: size}, grace=timeout_s + 1, name=self._queue):
-                while not self._over(run):
-                    shown = self._tell(run, shown)
+                while True:
+                    if await asyncio.to_thread(over):
+                        return
                     await asyncio.sleep(LOOK_S)
-        self._tell(run, shown)
 
-    def _over(self, run: Run) -> bool:
+    def _is_quiet(self) -> bool:
         counts = self._store.counts(self._queue)
-        return run.state in FINAL and not counts.waiting + counts.leased
+        return not counts.waiting + counts.leased
 
     def _tell(self, run: Run, shown: int) -> int:
         """Print the lines of the run's story after the first `shown`; return how many lines the story has."""

@@ -6,7 +6,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -37,12 +37,14 @@ from ..deliver.run import DeliveryOptions, FileDelivery
 from ..deliver.sending import UrlTarget
 from ..duration import show
 from ..errors import Unsupported
+from ..message import Filter
 from ..observe.logs import JsonLog
 from ..policy import Backoff, Retry
 from ..store import Store
 from ..stores import open_store
 from ..triage.redrive.plan import PlanHandle
 from ..urls import shown
+from .causes import NamingPoster
 from .ledger import ProofVerdict, SentEvent, messages_of
 from .outage import Side, show_outage
 from .plan import DATA, FOR_GOOD, LASTING, PASSING, FailurePlan, draw, event_ids
@@ -51,6 +53,7 @@ from .redrive import Came, Redrives
 from .view import Report, View
 
 CONCURRENCY = 16
+HAND_S = 300.0  # seconds that a person has to redrive in the pages
 WATCHED_PER_S = 15.0  # requests a second while a person watches the pages
 # The selector of messages that a redrive can deliver once the endpoint is fixed.
 WORTH_IT = " ".join(f'-text:"HTTP {status}"' for status in sorted(FOR_GOOD))
@@ -70,9 +73,12 @@ class DemoResult(msgspec.Struct, frozen=True):
 
 
 class ServedPages(Protocol):
-    """Pages served at `url`; `stay` serves them until Ctrl-C."""
+    """Pages served at `url`, read-only at first. `hand_over` lets them redrive, or not any more; `stay` serves them
+    until Ctrl-C."""
 
     url: str
+
+    def hand_over(self, is_on: bool) -> None: ...
 
     def stay(self) -> None: ...
 
@@ -103,17 +109,18 @@ class Demo:
     def run(self, kept: bool) -> DemoResult:
         began_s = time.monotonic()
         try:
-            with self._pages(kept), self._endpoint() as endpoint, self._fates.open("w") as fates:
+            with self._pages(kept) as pages, self._endpoint() as endpoint, self._fates.open("w") as fates:
                 self._introduce(draw(self._seed, event_ids()))
                 self._log_fates = JsonLog(fates)
                 first = self._deliver_all(endpoint.port)
                 verdicts = [self._prove("The ledger: the endpoint's own log, read by another process")]
                 early = self._too_early(first, verdicts)
+                outage = show_outage(self._folder, self._report) if pages is not None else None
                 endpoint.fix()
-                late = self._in_time()
+                late = self._in_time() if pages is None else self._by_hand(pages)
                 verdicts.append(self._prove("The ledger again"))
                 endpoint.end()
-                outage = show_outage(self._folder, self._report)
+                outage = outage or show_outage(self._folder, self._report)
                 took_s = round(time.monotonic() - began_s, 1)
             if not (kept or self._alone):
                 self._forget()
@@ -131,14 +138,14 @@ class Demo:
         )
 
     @contextlib.contextmanager
-    def _pages(self, kept: bool) -> Iterator[None]:
+    def _pages(self, kept: bool) -> Iterator[ServedPages | None]:
         """Serve the pages, if there are any, during the block, and then until Ctrl-C if the store is kept."""
         if self._pages_of is None:
-            yield
+            yield None
             return
         with self._pages_of(self._store, shown(self._url)) as pages:
-            self._report.say(f"Watch it at {pages.url}: the pages change nothing, and end with the demo.", "bold")
-            yield
+            self._report.say(f"Watch it at {pages.url}: the pages change nothing until it is your turn.", "bold")
+            yield pages
             if kept:
                 self._report.say(f"The pages stay at {pages.url} until Ctrl-C.", "bold")
                 pages.stay()
@@ -214,7 +221,8 @@ class Demo:
         record, (target, options) = self._record, self._sends()
         with View(self._console) as view:
             tick = _Limited(view)
-            delivery = FileDelivery(self._store, self._ledger, record, target, options, tick, (view, self._log_fates))
+            seen = (view, self._log_fates)
+            delivery = FileDelivery(self._store, self._ledger, record, target, options, tick, seen, NamingPoster)
             finished = delivery.run(path, checked.stamp, LINE_MAX)
         if not finished and not tick.over:
             raise KeyboardInterrupt
@@ -260,6 +268,41 @@ class Demo:
         dead = self._store.counts(self._queue).dead
         report.table([(came.counts["done"], "delivered now"), (dead, "still dead")], header=("events", "outcome"))
         return came
+
+    def _by_hand(self, pages: ServedPages) -> Came:
+        """Let a person redrive the causes that are mended in the pages; after HAND_S, redrive the rest."""
+        report, before = self._report, self._worth_it()
+        pages.hand_over(True)
+        report.heading("Your turn: the endpoint is fixed, and you redrive")
+        report.table([(n, name) for name, n in before.items()], header=("dead", "cause, mended now"))
+        report.say(f"1. Open {pages.url}groups and choose one of these causes.", "bold")
+        report.say("2. Press 'Plan a redrive of all …', then 'Freeze the plan'. Nothing has moved yet.", "bold")
+        report.say("3. Say why, and press 'Redrive'. Then the other causes.", "bold")
+        report.say(
+            f"Leave SubscriberGone dead. The demo goes on once the others are redriven, after {show(HAND_S)} by "
+            "itself; Ctrl-C ends it."
+        )
+        try:
+            self._redrives().by_hand(lambda: not self._worth_it(), HAND_S)
+        except TimeoutError:
+            report.say(f"{show(HAND_S)} are over: the demo redrives the other {sum(self._worth_it().values())}.")
+        finally:
+            pages.hand_over(False)
+        moved = sum(before.values()) - sum(self._worth_it().values())
+        report.table([(moved, "delivered by your hand")], header=("events", "outcome"))
+        if self._worth_it():
+            return self._in_time()
+        return Came("done", "by hand", {"planned": moved, "done": moved})
+
+    def _worth_it(self) -> Mapping[str, int]:
+        """Return how many messages are dead by cause, without those that are not wanted any more."""
+        groups = self._store.failure_groups(where=Filter(queue=self._queue))
+        some = [g for g in groups if not any(f"HTTP {status}" in g.text for status in FOR_GOOD)]
+        counts: dict[str, int] = {}
+        for group in some:
+            name = group.error.rpartition(".")[2]
+            counts[name] = counts.get(name, 0) + group.count
+        return counts
 
     def _apply(self, redrives: Redrives, plan: PlanHandle, reason: str) -> Came:
         try:

@@ -16,6 +16,7 @@ from ..deliver import DeadGroup
 from ..deliver.run import FileDelivery
 from ..duration import show
 from ..events import DeliveryEvent, Event
+from ..present.spark import spark
 from .ledger import ProofVerdict
 
 LINE_EVERY_S = 1.0
@@ -23,7 +24,6 @@ WAVE_SLOT_S = 0.25
 WAVE_SLOTS = 16
 BAR_WIDTH = 32
 MARGIN = 7  # the least width of a table's first column
-_BLOCKS = " ▁▂▃▄▅▆▇█"
 _PLAINLY = {
     "ConnectError": "connection refused",
     "RemoteProtocolError": "connection dropped without an answer",
@@ -95,8 +95,7 @@ class View:
         slots = [0] * WAVE_SLOTS
         for due_ms in list(self._due_ms.values()):
             slots[min(WAVE_SLOTS - 1, max(0, int((due_ms - now_ms) / 1000 / WAVE_SLOT_S)))] += 1
-        most = max(slots) or 1
-        return "".join(_BLOCKS[-(-count * (len(_BLOCKS) - 1) // most)] for count in slots)
+        return spark(slots)
 
 
 def _states(delivery: FileDelivery, waiting: int) -> str:
@@ -108,8 +107,8 @@ def _states(delivery: FileDelivery, waiting: int) -> str:
 
 def _why(event: DeliveryEvent) -> str:
     """Return the failure in an event in a few words, without the URL, which is the same for all events."""
-    name = (event.error or "").rpartition(".")[2]
-    return (event.text or "").partition(" from ")[0] if name == "HTTPStatusError" else _PLAINLY.get(name, name)
+    name, text = (event.error or "").rpartition(".")[2], event.text or ""
+    return text.partition(" from ")[0] if text.startswith("HTTP ") else _PLAINLY.get(name, name)
 
 
 class Report:
@@ -156,8 +155,11 @@ class Report:
 
     def dead(self, groups: Sequence[DeadGroup]) -> None:
         """Print the groups of dead events, with their fingerprints."""
-        rows = [(g.count, g.reason, g.text.partition(" from ")[0], g.fingerprint) for g in groups]
-        self.table(rows, header=("dead", "reason", "last failure", "fingerprint"))
+        rows = [
+            (g.count, g.error.rpartition(".")[2], g.reason, g.text.partition(" from ")[0], g.fingerprint)
+            for g in groups
+        ]
+        self.table(rows, header=("dead", "cause", "reason", "last failure", "fingerprint"))
 
     def verdict(self, v: ProofVerdict) -> None:
         """Print the result of the proof."""

@@ -16,7 +16,7 @@ NARROWEST = 8  # the least width of a column that may shrink
 _NAME_CELLS, _TEXT_CELLS = 12, 24  # cells kept for a name, and for the longest text, before spare columns are added
 _WEIGHT = 16  # further cells kept for that text, per degree of a column's `spare`
 _ID_CELLS = 23  # characters of a shortened id: the millisecond and 26 random bits
-_GAP = "  "
+GAP = "  "
 _UNITS = ((60, "s", 1), (3600, "m", 60), (172_800, "h", 3600), (float("inf"), "d", 86_400))  # (below s, unit, its s)
 _encode = msgspec.json.Encoder().encode
 
@@ -41,16 +41,24 @@ class Column(NamedTuple):
         return self.show is None and (self.name in ("at", "until") or self.name.endswith(("_at", "_until")))
 
     @property
+    def ends_first(self) -> bool:
+        """True if a text that is too long is cut in front, as the end of such a name differs, and not its module."""
+        return self.name in ("dependency", "error", "host", "name", "queue", "task", "worker")
+
+    @property
     def is_id(self) -> bool:
         return self.show is None and (self.name in ("id", "run", "about") or self.name.endswith("_id"))
 
 
 class Table(NamedTuple):
-    """The lines of a table, the heading first; the number of hidden columns; True in `cut` if texts are cut."""
+    """The lines of a table, the heading first; the number of hidden columns; True in `cut` if texts are cut. `grid` has
+    the padded cells of each line, GAP apart, and `names` are the fields of its columns."""
 
     lines: list[str]
     hidden: int
     cut: bool
+    grid: Sequence[Sequence[str]] = ()
+    names: Sequence[str] = ()
 
     @property
     def left_out(self) -> str:
@@ -70,9 +78,12 @@ def table(rows: Sequence[Row], columns: Sequence[Column], wide: int, *, now_ms: 
     kept = _kept(columns, wanted, wide)
     widths = _widths({c: wanted[c] for c in kept}, wide)
     right = {c: _is_number([row.get(c.name) for row in rows]) for c in kept}
-    padded = [[_pad(text, widths[c], right[c]) for text in grid[c]] for c in kept]
-    lines = [_GAP.join(line).rstrip() for line in zip(*padded, strict=True)]
-    return Table(lines, len(columns) - len(kept), any(widths[c] < wanted[c] for c in kept))
+    padded = list(
+        zip(*([_pad(text, widths[c], right[c], c.ends_first) for text in grid[c]] for c in kept), strict=True)
+    )
+    lines = [GAP.join(line).rstrip() for line in padded]
+    cut = any(widths[c] < wanted[c] for c in kept)
+    return Table(lines, len(columns) - len(kept), cut, padded, [c.name for c in kept])
 
 
 def cell(value: Any, column: Column) -> str:
@@ -134,7 +145,7 @@ def _kept(columns: Sequence[Column], wanted: Mapping[Column, int], wide: int) ->
     kept = list(columns)
     for c in sorted(columns, key=lambda c: (-c.spare, -columns.index(c))):
         text = max(_TEXT_CELLS, _WEIGHT * c.spare)
-        if c.spare and sum(least(k, text) + len(_GAP) for k in kept) - len(_GAP) > wide:
+        if c.spare and sum(least(k, text) + len(GAP) for k in kept) - len(GAP) > wide:
             kept.remove(c)
     return kept
 
@@ -144,7 +155,7 @@ def _widths(wanted: Mapping[Column, int], wide: int) -> dict[Column, int]:
     half the text."""
     widths, longest = dict(wanted), _longest(wanted)
     weight = {c: 1 if c is longest else 2 for c in wanted}
-    over = sum(widths.values()) + len(_GAP) * (len(widths) - 1) - wide
+    over = sum(widths.values()) + len(GAP) * (len(widths) - 1) - wide
     for _ in range(max(over, 0)):
         some = [c for c in widths if c.shrinks and widths[c] > NARROWEST]
         if not some:
@@ -163,14 +174,14 @@ def _is_number(values: Sequence[Any]) -> bool:
     return bool(some) and all(isinstance(value, int | float) for value in some)
 
 
-def _pad(text: str, width: int, right: bool) -> str:
+def _pad(text: str, width: int, right: bool, ends_first: bool = False) -> str:
     if cells(text) > width:
         kept = ""
-        for character in text:
+        for character in reversed(text) if ends_first else text:
             if cells(kept + character) >= width:
                 break
             kept += character
-        text = kept + "…"
+        text = "…" + kept[::-1] if ends_first else kept + "…"
     space = " " * (width - cells(text))
     return space + text if right else text + space
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     metavar="URL",
     help="on this store, SQS excepted, beside what it holds (default: an SQLite file of its own)",
 )
-@click.option("--web", is_flag=True, help="slowly, with the pages on its store; after --keep they stay until Ctrl-C")
+@click.option("--web", is_flag=True, help="slowly, with pages on its store, in which you redrive at the end")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="the report, or its figures")
 def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) -> int:
     """Deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost.
@@ -37,6 +37,9 @@ def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) 
     fails and the redrive stops itself. Then the endpoint is fixed, the same is done again, and the ledger is checked
     once more. Last, two endpoints have the same outage: one is called without a circuit breaker, one with it, and the
     requests that each gets meanwhile are counted. It takes about 45 s.
+
+    With --web it is slower, and ends with you: three causes are dead, the endpoint is fixed, and you redrive them in
+    the pages. Then the ledger is checked. After five minutes the demo redrives the rest itself.
 
     Exit codes: 0 the ledger balances each time, 1 it does not, 130 interrupted.
     """

@@ -1,4 +1,4 @@
-"""Serve read-only pages of the demo's store while the demo runs."""
+"""Serve pages of the demo's store while the demo runs: read-only, until a person redrives in them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from typing import Self
 from ..demo.processes import DemoFailed
 from ..read_model import ReadModel
 from ..store import Store
-from ..web import Site
+from ..web import Permission, Site, User
 from ..web.serve import PagesServer, listening
 
 STARTED_WITHIN_S = 30.0
+# Not to discard or edit: the ledger would have to count a discarded event as lost.
+NEWCOMER = User("you", frozenset({Permission.VIEW, Permission.VIEW_BODIES, Permission.RETRY, Permission.REDRIVE}))
 
 
 class DemoPages:
@@ -23,7 +25,8 @@ class DemoPages:
     url: str
 
     def __init__(self, store: Store, shown: str) -> None:
-        site = Site(ReadModel(store=store), read_only=True, url=shown)
+        site = Site(ReadModel(store=store), read_only=True, url=shown, authorize=lambda _: NEWCOMER, hosts=())
+        self._site = site
         self._ready = threading.Event()
         self._socket = listening("127.0.0.1", 0)
         self._server = PagesServer(site, self._on_start)
@@ -47,6 +50,10 @@ class DemoPages:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._server.stop()
         self._thread.join(STARTED_WITHIN_S)
+
+    def hand_over(self, is_on: bool) -> None:
+        """Let the pages redrive, and nothing else that changes the store; or, with False, change nothing."""
+        self._site.read_only = not is_on
 
     def stay(self) -> None:
         """Serve the pages until Ctrl-C."""

@@ -21,9 +21,10 @@ from .lines import Lines, Rows
 from .model import Model
 from .question import Question
 from .reader import ReadThread
-from .screen import KeyAction, Screen, ScreenRow, Text
+from .screen import KeyAction, Screen, ScreenRow
 from .screens import HelpScreen, PlanScreen, seven
 from .texts import clock, line
+from .tones import Tone, TonedSpan
 from .trouble import trouble_text
 
 _CSS = """
@@ -143,25 +144,29 @@ class Top(App[None]):
             return
         rows = self.screen_stack[0].query_one("#rows", Rows)
         head: Sequence[str] = ()
+        tones: Sequence[Sequence[TonedSpan]] = ()
         if screen.is_ready:
             page = screen.page()
             head, self._laid = page.head, laid_out(screen, page, max(20, self.size.width - 2))
             lines, of = self._laid.lines, self._laid.rows
+            if page.first is not None:
+                (text, tone) = page.first
+                head, tones = [text, *head], [[TonedSpan(0, len(text), tone)]]
             keys_of = [str(row[screen.id]) for row in of]
             empty = page.empty if not screen.filter else f"nothing matches {screen.filter!r}; esc drops the filter"
-            marked = bool(lines) and not isinstance(screen, Text)
-            rows.fill(lines or [line(empty)], keys_of, screen.chosen, marked=marked)
+            marked = bool(lines and screen.columns)
+            rows.fill(lines or [line(empty)], keys_of, screen.chosen, marked=marked, spans=self._laid.spans)
             if marked:
                 screen.chosen = rows.key
         else:
             self._laid = LaidOutRows("", (), ())
             rows.fill(["reading …"], [], None, marked=False)
-        self._bar("head", [line(each) for each in head])
+        self._bar("head", [line(each) for each in head], tones)
         self._bar("heading", [f"  {self._laid.heading}"] if self._laid.heading else [])
         self._frame()
 
-    def _bar(self, id: str, texts: Sequence[str]) -> None:
-        self.screen_stack[0].query_one(f"#{id}", Lines).fit(texts)
+    def _bar(self, id: str, texts: Sequence[str], spans: Sequence[Sequence[TonedSpan]] = ()) -> None:
+        self.screen_stack[0].query_one(f"#{id}", Lines).fit(texts, spans)
 
     def _frame(self) -> None:
         """Show the fixed lines above and below the rows."""
@@ -171,12 +176,14 @@ class Top(App[None]):
         right = "  ".join(filter(None, [state, "redrive top", at]))
         self._bar("title", [keys.ends(f" {line(self.model.url)}", f"  {right} ", wide)])
         trail = [line(each.title) for each in self.stack[1:]]
-        self._bar("tabs", [keys.tabs([each.name for each in self.seven], self.stack[0].name, trail)])
+        tabs = keys.tabs([each.name for each in self.seven], self.stack[0].name, trail)
+        self._bar("tabs", [tabs], [keys.letters(tabs) if not trail else ()])
         error = next(iter(self._errors.values()), "")
         place = self.screen_stack[0].query_one("#rows", Rows).place
         filtered = f"filter: {screen.filter}" if screen.filter else ""
         notes = [f"error: {error}" if error else self._said, filtered, self._laid.note, place]
-        self._bar("note", [line("   ".join(filter(None, notes)))])
+        note = line("   ".join(filter(None, notes)))
+        self._bar("note", [note], [[TonedSpan(0, len(note), Tone.ACT)]] if error else ())
         self._bar("keys", [keys.hints(screen, wide, deep=len(self.stack) > 1)])
 
     def say(self, text: str) -> None:
@@ -196,7 +203,7 @@ class Top(App[None]):
         if key in MOVES:
             step = MOVES[key]
             moved = self.query_one("#rows", Rows).move(step * page if key in keys.PAGES else step)
-            if not isinstance(self.now, Text):
+            if self.now.columns:
                 self.now.chosen = moved
             self._frame()
             return True
@@ -263,6 +270,25 @@ class Top(App[None]):
 
     def _key_again(self) -> None:
         self._wake()
+
+    def _key_sort(self) -> None:
+        """Sort by the next visible column, and after the last one in the screen's own order."""
+        names = [*self._laid.names, ""]
+        at = names.index(self.now.sorted_by) if self.now.sorted_by in names else -1
+        self.now.sorted_by, self.now.is_inverted = names[(at + 1) % len(names)], False
+        self._paint()
+
+    def _key_invert(self) -> None:
+        self.now.is_inverted = not self.now.is_inverted
+        self._paint()
+
+    def _key_right(self) -> None:
+        self.now.skipped = min(self.now.skipped + 1, max(0, len(self.now.columns) - 2))
+        self._paint()
+
+    def _key_left(self) -> None:
+        self.now.skipped = max(0, self.now.skipped - 1)
+        self._paint()
 
     def _key_quit(self) -> None:
         self.exit()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..present.table import cells
+from .tones import Tone, TonedSpan
 
 if TYPE_CHECKING:
     from .screen import Screen
@@ -38,6 +40,10 @@ NAMES: Mapping[str, str] = {
     " ": "pause",
     "ctrl+l": "again",
     "/": "filter",
+    "s": "sort",
+    "i": "invert",
+    "right": "right",
+    "left": "left",
     "q": "quit",
 }
 
@@ -49,6 +55,12 @@ def tabs(names: Sequence[str], chosen: str, trail: Sequence[str] = ()) -> str:
     return " > ".join([words[names.index(chosen)], *trail]) if trail else "".join(words)
 
 
+def letters(line: str) -> Sequence[TonedSpan]:
+    """Return the spans of the letters that are keys of screens, in a line that `tabs` returned."""
+    found = (re.search(rf"(?:^|[\[ ]){n} \S*?({letter})", line) for n, letter in enumerate(LETTERS, 1))
+    return [TonedSpan(*each.span(1), Tone.KEY) for each in found if each is not None]
+
+
 def hints(screen: Screen, wide: int, *, deep: bool) -> str:
     """Return a line of the screen's keys, as many as fit; help lists all. `deep`: Esc leads back to another screen."""
     words = ["?:help", "q:quit", *(f"{act.key}:{act.word}" for act in screen.acts)]
@@ -56,7 +68,7 @@ def hints(screen: Screen, wide: int, *, deep: bool) -> str:
     words += ["p:plan"] if screen.plans else []
     words += ["esc:back"] if deep else []
     words += ["enter:look"] if screen.leads else []
-    words += ["/:filter", "space:pause"]
+    words += ["/:filter", *(["s:sort"] if screen.columns else []), "space:pause"]
     line = ""
     for each in words:
         if len(line) + len(each) + 2 > wide:

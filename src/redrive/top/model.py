@@ -23,14 +23,12 @@ class Model:
     actor: str | None
     dlq: DeadLetters
     flow: Controls
-    reader: TerminalReader
 
     def __init__(self, store: Store, app: Registry | None, url: str, *, actor: str | None = None) -> None:
         """Take the store's URL for display, without a password, and the `actor` who signs changes (default:
         user@host)."""
         self.store, self.app, self.url, self.actor = store, app, url, actor
         self.dlq, self.flow = DeadLetters(store, app), Controls(store, app)
-        self.reader = TerminalReader(store)
 
     def select(self, selector: str, *, every: bool = False) -> Selection:
         """Return the selection of this selector, in all lanes: see `Selection`. Raises SelectorError, StoreError."""
@@ -38,15 +36,14 @@ class Model:
 
 
 class TerminalReader:
-    """Options for a message's story: relative times, and no details."""
+    """Options for a message's story: relative times, and no details unless it is `verbose`."""
 
     verbose: bool
     is_brief: bool
 
-    verbose, is_brief = False, True
-
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, verbose: bool) -> None:
         self._store = store
+        self.verbose, self.is_brief = verbose, not verbose
 
     def when(self, at: str | None) -> str:
         return relative(at, self._store.now_ms()) if at else ""

@@ -11,16 +11,19 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..present.table import Column
 from .model import Model
+from .tones import Tone, tone_of
 
 ScreenRow = Mapping[str, Any]
 
 
 class ScreenPage(NamedTuple):
-    """The content of a screen: the rows of its table, lines above it, and `empty`, the text if there are no rows."""
+    """The content of a screen: the rows of its table, lines above it, and `empty`, the text if there are no rows.
+    `first` is a line above all others, with its tone."""
 
     rows: Sequence[ScreenRow]
     head: Sequence[str] = ()
     empty: str = "nothing"
+    first: tuple[str, Tone] | None = None
 
 
 def _always(row: ScreenRow) -> bool:
@@ -58,6 +61,7 @@ class Screen:
     id: ClassVar[str] = "id"
     acts: Sequence[KeyAction] = ()
     reads, studies = True, False
+    toned: ClassVar[Sequence[str]] = ("state",)  # the columns whose words have a tone
     once: ClassVar[bool] = False  # True if it is read or studied only once, as it does not change
     asks_store: ClassVar[bool] = False  # True: the store applies the filter; False: it is compared with the rows
 
@@ -67,6 +71,9 @@ class Screen:
         self.reading: Any = None  # the last result of `read`; None before the first
         self.studied: Any = None
         self.now_ms = 0  # the store's time at the last read, in ms
+        self.sorted_by = ""  # the column that the rows are sorted by; empty: as `page` has them
+        self.is_inverted = False
+        self.skipped = 0  # number of columns after the first that are left out, so that later ones have room
 
     @property
     def title(self) -> str:
@@ -115,6 +122,11 @@ class Screen:
     def shift(self, key: str) -> bool:
         """Act on a lower-case key that changes the view of this screen; return True if the key does that here."""
         return False
+
+    def tones(self, row: ScreenRow) -> Mapping[str, Tone]:
+        """Return the tones of a row by column; a row of text has the column `line`."""
+        found = {name: tone_of(row[name]) for name in self.toned if row.get(name)}
+        return {name: tone for name, tone in found.items() if tone is not None}
 
     @property
     def shifts(self) -> Mapping[str, str]:

@@ -107,6 +107,7 @@ class FlowScreen(Holding):
         Column("deferred", shrinks=True, spare=1),
     )
     studies = True
+    toned: ClassVar[Sequence[str]] = ("breaker",)
 
     def read(self, model: Model) -> Sequence[Control]:
         return model.flow.list(waiting=False)

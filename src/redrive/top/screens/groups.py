@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from ...crypto import shown_text
 from ...message import Filter, Message
 from ...present.formats import listed, timestamp
 from ...present.groups import growth_text, task_group_record
-from ...present.table import Column
+from ...present.table import Column, relative
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
 from ...triage.select.terms import as_node
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow
 from ..texts import COUNTS, count
-from .messages import ACTS, DEAD_COLUMNS, SHOWN_MAX, TASK_ACTS, MessageDetail, dead_row
+from ..tones import Tone
+from .messages import ACTS, DEAD_COLUMNS, SHOWN_MAX, TASK_ACTS, MessageDetail, dead_row, frame_tones
 
 if TYPE_CHECKING:
     from ...message import FailureGroup
@@ -73,6 +75,7 @@ class GroupsScreen(Screen):
         *TASK_ACTS,
     )
     reads, studies = False, True
+    toned: ClassVar[Sequence[str]] = ("trend",)
 
     def study(self, model: Model) -> GroupNotes:
         groups = model.dlq.groups(trend=True)
@@ -120,16 +123,33 @@ class GroupDetail(Screen):
     fingerprint: str
     task: str
 
-    columns: tuple[Column, ...] = (
-        *DEAD_COLUMNS[:1],
-        *DEAD_COLUMNS[2:],
-    )
-    acts = ACTS
+    is_open: bool
     reads, studies = False, True
 
     def __init__(self, fingerprint: str, task: str) -> None:
         super().__init__()
         self.fingerprint, self.task = fingerprint, task
+        self.is_open = False  # True: the traceback is shown, not the messages
+
+    @property
+    def acts(self) -> Sequence[KeyAction]:  # type: ignore[override]
+        return () if self.is_open else ACTS
+
+    @property
+    def columns(self) -> Sequence[Column]:  # type: ignore[override]
+        return () if self.is_open else (*DEAD_COLUMNS[:1], *DEAD_COLUMNS[2:])
+
+    @property
+    def shifts(self) -> Mapping[str, str]:
+        return {"t": "messages" if self.is_open else "traceback"}
+
+    def shift(self, key: str) -> bool:
+        if key == "t":
+            self.is_open = not self.is_open
+        return key == "t"
+
+    def tones(self, row: ScreenRow) -> Mapping[str, Tone]:
+        return frame_tones(row) if self.is_open else super().tones(row)
 
     @property
     def title(self) -> str:
@@ -142,6 +162,9 @@ class GroupDetail(Screen):
 
     def page(self) -> ScreenPage:
         deep: GroupReading = self.studied
+        if self.is_open:
+            lines = enumerate(_traceback(deep.dead, self.now_ms))
+            return ScreenPage([{"id": str(n), "line": each} for n, each in lines])
         rows = [dead_row(message, self.now_ms) for message in deep.dead]
         head: list[str] = [joined(self.task, f": fingerprint {self.fingerprint}")]
         for group in deep.groups:
@@ -154,11 +177,22 @@ class GroupDetail(Screen):
         head.append(of + listed(_by_queue(deep.dead), COUNTS) if deep.dead else "")
         return ScreenPage(rows, head[:8], "none of it is dead any more")
 
-    def look(self, row: ScreenRow) -> Screen:
-        return MessageDetail(row["id"])
+    def look(self, row: ScreenRow) -> Screen | None:
+        return None if self.is_open else MessageDetail(row["id"])
 
     def selector(self, row: ScreenRow | None) -> str | None:
         return group_selector(self.fingerprint, self.task)
+
+
+def _traceback(dead: Sequence[Message], now_ms: int) -> Iterator[str]:
+    """Yield the whole traceback of the last of these messages that has one, with the exceptions that led to it."""
+    told = next((message for message in reversed(dead) if message.faults and message.faults[-1].traceback), None)
+    if told is None:
+        yield "no traceback is kept of these messages"
+        return
+    yield f"traceback of {told.id}, dead {relative(timestamp(told.rested_ms) or '', now_ms)}"
+    yield ""
+    yield from shown_text(told.faults[-1].traceback).splitlines()
 
 
 def _texts(rows: Sequence[ScreenRow]) -> Sequence[str]:

@@ -15,6 +15,8 @@ _KEYS = (
     ("enter", "look at the chosen row"),
     ("esc, backspace", "drop the filter, or go back"),
     ("/", "filter the rows by a part of their text; messages by a selector such as queue:crm failed:<6h"),
+    ("s, i", "sort by the next column, and at the end as before; invert that order"),
+    ("right left", "leave out the columns after the first one by one, so that later ones have room; back"),
     ("p", "plan a redrive of the chosen group or queue, or of the messages that the selector names"),
     ("space", "pause refreshing, and go on"),
     ("ctrl-l", "read again now"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,11 +18,13 @@ from ...status import run_now
 from ...triage import pauses, task_pauses
 from ...triage.select.parser import parse
 from ...triage.select.terms import Term, as_node, both, exactly
-from ..model import Model
+from ..model import Model, TerminalReader
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
+from ..tones import Tone
 
 SHOWN_MAX = 200  # the most messages that the screen lists
 LOOKED_MAX = 2000  # the most waiting or done messages that are read to apply a filter
+_LIBRARY = re.compile(r"site-packages|dist-packages|lib/python3|<frozen ")
 LANES = (Lane.DEAD, Lane.QUARANTINE, Lane.READY, Lane.LEASED, Lane.DONE)
 DEAD_COLUMNS = (
     Column("id"),
@@ -218,12 +221,34 @@ class MessageStory(NamedTuple):
     lines: Sequence[str]
 
 
+def frame_tones(row: ScreenRow) -> Mapping[str, Tone]:
+    """Return the tone of a line of a traceback: frames of libraries are quiet."""
+    text = str(row["line"]).strip()
+    return {"line": Tone.QUIET} if text.startswith('File "') and _LIBRARY.search(text) else {}
+
+
 class MessageDetail(Text):
+    """The life of a message, brief at first: the end of the last traceback. `t` shows every attempt with its whole
+    traceback, and all fields."""
+
     acts = ACTS
 
     def __init__(self, message: str) -> None:
         super().__init__()
         self.message = message
+        self.is_whole = False
+
+    @property
+    def shifts(self) -> Mapping[str, str]:
+        return {"t": "end of traceback" if self.is_whole else "tracebacks"}
+
+    def shift(self, key: str) -> bool:
+        if key == "t":
+            self.is_whole = not self.is_whole
+        return key == "t"
+
+    def tones(self, row: ScreenRow) -> Mapping[str, Tone]:
+        return frame_tones(row)
 
     @property
     def title(self) -> str:
@@ -249,8 +274,9 @@ class MessageDetail(Text):
             why = "it is done, or was discarded" if done is None else done_text(done, model.store.now_ms())
             return MessageStory(None, [gone + why])
         now_ms = model.store.now_ms()
+        reader = TerminalReader(model.store, verbose=self.is_whole)
         record, holds, _ = message_detail(model.store, model.app, message, now_ms)
-        return MessageStory(record, list(story(redact_record(record), model.reader, why=holds_text(holds, now_ms))))
+        return MessageStory(record, list(story(redact_record(record), reader, why=holds_text(holds, now_ms))))
 
     def lines(self) -> Sequence[str]:
         found: MessageStory = self.reading

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...crypto import shown_text
@@ -15,10 +15,11 @@ from ...redact import joined
 from ..model import Model
 from ..screen import Screen, ScreenPage, ScreenRow
 from ..texts import COUNTS, count
+from ..tones import Tone
 from .flow import FlowDetail, FlowScreen
 from .groups import GroupDetail, GroupsScreen
 from .messages import MessagesScreen
-from .queues import BACK, STEP, QueueCounts, QueueDetail, QueuesScreen, counted
+from .queues import BACK, DRAWN, STEP, QueueCounts, QueueDetail, QueuesScreen, by_minute, counted
 from .runs import RunDetail, RunsScreen
 from .workers import WorkersScreen
 
@@ -26,14 +27,17 @@ if TYPE_CHECKING:
     from ...history import History
     from ...status import Hold, Need, QueueStatus, Status
 
+_SEVERE = {"page": Tone.ACT, "ticket": Tone.WAIT, "note": Tone.QUIET}
 EACH_MAX = 5  # the most holds, failures, runs and queues listed
 
 
 class OverviewHistory(NamedTuple):
-    """The status of the store, and its last minutes of history, if the store keeps one."""
+    """The status of the store, and its last minutes of history, if the store keeps one: those that the figures are of,
+    and those that are drawn."""
 
     status: Status
     history: History | None
+    minutes: History | None
 
 
 class OverviewScreen(Screen):
@@ -52,7 +56,8 @@ class OverviewScreen(Screen):
 
         status = read_status(model.store, model.app)
         kept = model.store.traits.cells
-        return OverviewHistory(status, read_history(model.store, None, None, BACK, STEP) if kept else None)
+        spans = [read_history(model.store, None, None, back, STEP) if kept else None for back in (BACK, DRAWN)]
+        return OverviewHistory(status, *spans)
 
     def page(self) -> ScreenPage:
         found: QueueCounts = self.reading
@@ -62,10 +67,18 @@ class OverviewScreen(Screen):
             return ScreenPage([{"id": "", "area": "…", "text": "reading what needs a person"}], head)
         if studied.history is not None:
             head += _flowed(studied.history)
+        if studied.minutes is not None:
+            head.append(_minute_line(studied.minutes))
         head.append(_fleet(studied.status))
         needs = len(studied.status.needs)
-        head.append(f"{count(needs, 'thing')} need{'s' * (needs == 1)} a person" if needs else "all is well")
-        return ScreenPage(list(_rows(studied.status)), head, "all is well, and no queue was ever used")
+        says = f"{count(needs, 'thing')} need{'s' * (needs == 1)} a person" if needs else "all is well"
+        worst = next((_SEVERE[need.severity] for need in studied.status.needs), Tone.QUIET)
+        rows = list(_rows(studied.status))
+        return ScreenPage(rows, head, "all is well, and no queue was ever used", (says, worst))
+
+    def tones(self, row: ScreenRow) -> Mapping[str, Tone]:
+        tone = _SEVERE.get(row.get("severity", ""))
+        return {} if tone is None else {"area": tone, "text": tone} if tone is Tone.ACT else {"area": tone}
 
     def look(self, row: ScreenRow) -> Screen | None:
         area, _, name = str(row["id"]).partition("/")
@@ -157,6 +170,15 @@ def _flowed(history: History) -> Iterator[str]:
     yield f"wait {waits}   done at attempt {by or '–'}"
 
 
+def _minute_line(minutes: History) -> str:
+    lines = {
+        "in": by_minute(minutes, lambda tally: tally.enqueued),
+        "done": by_minute(minutes, lambda tally: tally.done),
+        "dead": by_minute(minutes, lambda tally: sum(tally.dead.values())),
+    }
+    return f"last {DRAWN}: " + "  ".join(f"{name} {drawn}" for name, drawn in lines.items())
+
+
 def _fleet(status: Status) -> str:
     states: dict[str, int] = {}
     for worker in status.workers:
@@ -185,6 +207,7 @@ def _need(need: Need, now_ms: int) -> dict[str, Any]:
         "text": need.line(now_ms),
         "of": need.area,
         "about": need.about,
+        "severity": need.severity,
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from ...duration import show as show_duration
 from ...present.formats import listed, number
-from ...triage.redrive.pacing import CANARY, NEVER, SLOW_START, STOP_IF
+from ...triage.redrive.pacing import CANARY, MAX_PER_S, NEVER, SLOW_START, STOP_IF
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenRow, Text
 from ..texts import count, pairs
@@ -27,7 +27,8 @@ def _apply(model: Model, row: ScreenRow, reason: str) -> Screen:
 
 
 class PlanScreen(Text):
-    """A new plan of a selector's messages. Changing the canary or the rate makes another plan."""
+    """A new plan of a selector's messages, with the defaults of all surfaces. Changing a setting makes another plan;
+    `b` drops all that holds the run back but its rate."""
 
     reads: bool
     studies: bool
@@ -50,7 +51,18 @@ class PlanScreen(Text):
 
     @property
     def shifts(self) -> Mapping[str, str]:
-        return {"c": "canary", "v": "rate", "s": "slow start", "x": "stop rule"}
+        return {
+            "c": "canary",
+            "v": "rate",
+            "s": "slow start",
+            "x": "stop rule",
+            "b": "safe" if self._is_brave else "brave",
+        }
+
+    @property
+    def _is_brave(self) -> bool:
+        """True if nothing holds the run back but its rate."""
+        return not (CANARIES[self.canary] or self.slow_start) and STOPS[self.stop] == NEVER
 
     def shift(self, key: str) -> bool:
         match key:
@@ -62,6 +74,10 @@ class PlanScreen(Text):
                 self.slow_start = not self.slow_start
             case "x":
                 self.stop = (self.stop + 1) % len(STOPS)
+            case "b" if self._is_brave:
+                self.canary, self.stop, self.slow_start = 0, 0, SLOW_START
+            case "b":
+                self.canary, self.stop, self.slow_start = CANARIES.index(0), STOPS.index(NEVER), False
             case _:
                 return False
         return True
@@ -100,7 +116,7 @@ class PlanScreen(Text):
                 ("tasks", listed(made.by_task, 8)),
                 (ages, listed(made.by_age, 8)),
                 ("left out", listed(made.excluded, 8)),
-                ("rate", f"{number(settings.rate)}/s at most" if settings.rate else "500/s at most"),
+                ("rate", f"{number(settings.rate or MAX_PER_S)}/s at most"),
                 ("canary", self._canary(made)),
                 ("slow start", "from 1/s, doubled every 10 s" if settings.slow_start else "no"),
                 ("stops", f"if {settings.stop_if}" if settings.stop_if else "never by itself"),

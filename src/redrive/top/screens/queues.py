@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...message import Counts, Filter
 from ...present.formats import listed, milliseconds, number, seconds, share
 from ...present.queues import LANES, counts_record, lanes_shown
+from ...present.spark import spark
 from ...present.table import Column
 from ...triage import pauses
 from ...triage.select.terms import as_node
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow, Text
 from ..texts import count, pairs
+from ..tones import Tone
 
 if TYPE_CHECKING:
-    from ...history import History
+    from ...history import History, Tally
     from ...message import FailureGroup
     from ...status import Hold, Upcoming
 
 RATED_MAX = 30  # the most queues whose history is read: those with the most messages
 BACK, STEP = "5m", "1m"
+DRAWN, DRAWN_MAX, LISTED_MAX = "20m", 20, 10  # the time that is drawn, and its minutes; those in a table
 _LANES = LANES[:-1]  # without done messages, which need no action
 
 
@@ -33,10 +36,11 @@ class QueueCounts(NamedTuple):
 
 
 class QueueNotes(NamedTuple):
-    """By queue, the holds of its messages in a few words, and its history."""
+    """By queue, the holds of its messages in a few words, and its history: of BACK, and of DRAWN."""
 
     held: Mapping[str, str]
     history: Mapping[str, History]
+    minutes: Mapping[str, History]
 
 
 def counted(model: Model) -> QueueCounts:
@@ -51,11 +55,18 @@ def counted(model: Model) -> QueueCounts:
     return QueueCounts(counts, model.store.paused())
 
 
-def rates(model: Model, names: Sequence[str]) -> Mapping[str, History]:
+def rates(model: Model, names: Sequence[str], back: str = BACK) -> Mapping[str, History]:
     """Return the history of these queues' last minutes; empty if the store keeps none. Raises StoreError."""
     from ...history import read_history
 
-    return {name: read_history(model.store, name, None, BACK, STEP) for name in names} if _keeps(model) else {}
+    return {name: read_history(model.store, name, None, back, STEP) for name in names} if _keeps(model) else {}
+
+
+def by_minute(history: History, of: Callable[[Tally], int], most: int = DRAWN_MAX) -> str:
+    """Draw a count of a history's last minutes, the last at the right, with a dot for 0."""
+    counts = {point.at_ms: of(point.tally) for point in history.points}
+    last_ms = history.until_ms - history.until_ms % history.step_ms
+    return spark([counts.get(last_ms - n * history.step_ms, 0) for n in reversed(range(most))]).replace(" ", "·")
 
 
 def _keeps(model: Model) -> bool:
@@ -85,14 +96,15 @@ ACTS = (
 class QueuesScreen(Screen):
     name: ClassVar[str] = "queues"
     id: ClassVar[str] = "queue"
-    columns: tuple[Column, *tuple[Column, ...], Column, Column, Column, Column, Column, Column] = (
+    columns: tuple[Column, ...] = (
         Column("queue", shrinks=True),
         *(Column(lane, {"leased": "running"}.get(lane), spare=5 * (lane == "parked")) for lane in _LANES),
-        Column("oldest"),
-        Column("in_s", "in/s", spare=2),
-        Column("out_s", "done/s", spare=1),
-        Column("failed", spare=3),
-        Column("wait_p95", "wait p95", spare=4),
+        Column("oldest", None, seconds),
+        Column("in_s", "in/s", number, spare=2),
+        Column("out_s", "done/s", number, spare=1),
+        Column("drawn", f"done {LISTED_MAX}m", spare=2),
+        Column("failed", None, share, spare=3),
+        Column("wait_p95", "wait p95", milliseconds, spare=4),
         Column("held", shrinks=True),
     )
     acts = ACTS
@@ -110,15 +122,21 @@ class QueuesScreen(Screen):
             for name, of in counts.items()
         }
         fullest = sorted(counts, key=lambda name: (-counts[name].ready, -counts[name].leased, name))
-        return QueueNotes(held, rates(model, fullest[:RATED_MAX]))
+        some = fullest[:RATED_MAX]
+        return QueueNotes(held, rates(model, some), rates(model, some, DRAWN))
 
     def page(self) -> ScreenPage:
-        found, studied = self.reading, self.studied or QueueNotes({}, {})
+        found, studied = self.reading, self.studied or QueueNotes({}, {}, {})
         rows = [
             row_of(name, of, name in found.paused, studied.held.get(name, ""), studied.history.get(name))
+            | _minute_cell(studied.minutes.get(name))
             for name, of in sorted(found.counts.items())
         ]
         return ScreenPage(rows, empty="no queue: nothing was ever enqueued here")
+
+    def tones(self, row: ScreenRow) -> Mapping[str, Tone]:
+        tones = {name: Tone.WAIT for name in ("dead", "quarantine") if row[name]}
+        return tones | ({"held": Tone.WAIT} if row["held"] else {})
 
     def look(self, row: ScreenRow) -> Screen:
         return QueueDetail(row["queue"])
@@ -127,13 +145,17 @@ class QueuesScreen(Screen):
         return None if row is None else str(as_node(Filter(queue=row["queue"])))
 
 
+def _minute_cell(minutes: History | None) -> dict[str, Any]:
+    return {} if minutes is None else {"drawn": by_minute(minutes, lambda tally: tally.done, LISTED_MAX)}
+
+
 def row_of(name: str, of: Counts, paused: bool, held: str, history: History | None) -> dict[str, Any]:
     lanes = {lane: getattr(of, lane) for lane in _LANES}
     reason = "; ".join(filter(None, ["PAUSED" if paused else "", held])) or None
     row: dict[str, Any] = {
         "queue": name,
         **lanes,
-        "oldest": seconds(int(of.oldest_age_s)),
+        "oldest": int(of.oldest_age_s),
         "held": reason,
         "paused": paused,
     }
@@ -141,10 +163,10 @@ def row_of(name: str, of: Counts, paused: bool, held: str, history: History | No
         return row
     total, past_s = history.total, max(1.0, (history.until_ms - history.since_ms) / 1000)
     return row | {
-        "in_s": number(total.enqueued / past_s),
-        "out_s": number(total.done / past_s),
-        "failed": share(total.error_rate),
-        "wait_p95": milliseconds(total.wait.percentile(0.95)),
+        "in_s": total.enqueued / past_s,
+        "out_s": total.done / past_s,
+        "failed": total.error_rate,
+        "wait_p95": total.wait.percentile(0.95),
     }
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from ...duration import show
 from ...present.table import cell
 from ...present.workers import COLUMNS, work_lines, worker_record
 from ...redact import joined
 from ..model import Model
 from ..screen import Screen, ScreenPage, ScreenRow, Text
 from ..texts import count, pairs, shown
+from ..tones import Tone
 
 if TYPE_CHECKING:
     from ...presence import WorkerInfo
 
 
+NAMED_MAX = 3  # the most workers of a state that the first line names
 _FIGURES = COLUMNS[6:-4]  # the columns from claims to the clock
 
 
@@ -39,7 +42,16 @@ class WorkersScreen(Screen):
         return read_workers(model.store)
 
     def page(self) -> ScreenPage:
-        return ScreenPage([row_of(info) for info in self.reading], empty="no worker tells that it is alive")
+        """The hung and the killed ones come first, and a line above all says how many there are."""
+        found: Sequence[WorkerInfo] = self.reading
+        hung = [info for info in found if info.hung is not None and not info.gone]
+        gone = [info for info in found if info.gone]
+        rest = [info for info in found if info.hung is None and not info.gone]
+        states = (("HUNG", hung), ("GONE without a word", gone))
+        says = [f"{word} {len(some):,}: {', '.join(w.name for w in some[:NAMED_MAX])}" for word, some in states if some]
+        first = ("; ".join(says), Tone.ACT) if says else None
+        rows = [row_of(info) for info in (*hung, *gone, *rest)]
+        return ScreenPage(rows, empty="no worker tells that it is alive", first=first)
 
     def look(self, row: ScreenRow) -> Screen:
         return WorkerDetail(row["id"], row["name"])
@@ -60,6 +72,9 @@ class WorkerDetail(Text):
         from ...presence import read_workers
 
         return [info for info in read_workers(model.store) if row_of(info)["id"] == self._id]
+
+    def tones(self, row: ScreenRow) -> Mapping[str, Tone]:
+        return {"line": Tone.ACT} if str(row["line"]).startswith("HUNG ") else {}
 
     def lines(self) -> Sequence[str]:
         if not self.reading:
@@ -83,6 +98,8 @@ class WorkerDetail(Text):
                 *figures,
             ]
         )
+        if info.hung is not None and not info.gone:
+            yield from ("", f"HUNG for {show((self.now_ms - info.hung.since_ms) // 1000)}: {info.hung.text(info.name)}")
         yield from ("", "queues")
         for queue in info.queues:
             yield joined("  ", queue.name, f": holds {queue.held:,} of {queue.concurrency:,}")
