@@ -36,7 +36,7 @@ _WORDS: Mapping[str, Tone] = {
 
 
 def tone_of(word: object) -> Tone | None:
-    """Return the tone of a state, of which the part before a colon counts; None if it has none.
+    """Return the tone of a state, by its part before a colon; None if it has none.
 
     >>> tone_of("HUNG"), tone_of("running: canary")
     (<Tone.ACT: 'act'>, None)
