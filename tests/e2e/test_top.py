@@ -86,9 +86,9 @@ def test_it_follows_the_store_and_the_size_of_the_terminal(scene: Scene, tmp_pat
         terminal.sees("crm")
         scene.store.put([Draft(task="t", queue="fresh", delay_ms=10**7)] * 7)
         terminal.sees("fresh")
-        assert "wait p95" not in terminal.text
+        assert "done 10m" not in terminal.text
         terminal.resize(200, 60)
-        terminal.sees("wait p95")
+        terminal.sees("done 10m")
         assert max(map(len, terminal.text.splitlines())) > 100
         terminal.press("C-c")
         terminal.ends()
