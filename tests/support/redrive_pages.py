@@ -122,8 +122,8 @@ def text_of(page: str) -> str:
 
 
 def actions(page: str) -> set[str]:
-    """The actions whose forms a page has."""
-    return {to.rpartition("/")[2] for to, _ in forms(page) if "/do/" in to}
+    """The actions whose forms a page has, without the one that the head of each page has."""
+    return {to.rpartition("/")[2] for to, _ in forms(page) if "/do/" in to} - {"save-view"}
 
 
 def forms(page: str) -> Iterable[Form]:

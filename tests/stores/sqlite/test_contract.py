@@ -583,7 +583,7 @@ def test_claims_and_waits_walk_the_due_index_in_its_order(
         ("extend", 2, "INTEGER PRIMARY KEY"),
         ("checkpoint", 3, "INTEGER PRIMARY KEY"),
         ("cancel", 2, "message_id"),
-        ("as_seen", 2, "message_id"),
+        ("as_seen", 3, "message_id"),
         ("can_return", 2, "INTEGER PRIMARY KEY"),
         ("redrive", 6, "INTEGER PRIMARY KEY"),
         ("discard", 1, "INTEGER PRIMARY KEY"),

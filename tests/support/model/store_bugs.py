@@ -270,15 +270,15 @@ def _(right: Any, *args: Any) -> Any:
 
 
 @bug(memory, "_may_judge", "what was cancelled is redriven")
-def _(right: Any, kept: Any, verdict: Any, now: int) -> Any:
-    return right(kept._replace(message=replace(kept.message, reason=None)), verdict, now)
+def _(right: Any, tables: Any, kept: Any, verdict: Any, at: int, now: int) -> Any:
+    return right(tables, kept._replace(message=replace(kept.message, reason=None)), verdict, at, now)
 
 
 @bug(memory, "_may_judge", "a run takes back the due times that another gave")
-def _(right: Any, kept: Any, verdict: Any, now: int) -> Any:
+def _(right: Any, tables: Any, kept: Any, verdict: Any, at: int, now: int) -> Any:
     if isinstance(verdict, Postpone) and verdict.back:
         return bool(kept.message.lane is Lane.READY)
-    return right(kept, verdict, now)
+    return right(tables, kept, verdict, at, now)
 
 
 @bug(lifecycle, "moved_by", "the attempts before a run made it due are forgotten")

@@ -45,6 +45,7 @@ from .damage import stand_in
 from .database import PostgresDatabase
 from .doctor import doctor
 from .groups import admit, lock
+from .notifications import Wakes
 from .rows import ids, ints, numbers, plain, restored_rows, texts
 from .statements import AnyConnection, Statements
 
@@ -59,7 +60,7 @@ class PostgresAdmin(PostgresDatabase):
 
     def triage(self, handles: Sequence[Handle], verdict: Verdict, *, swaps: Sequence[Swap] = ()) -> list[bool]:
         handles = validation.admit_verdict(handles, verdict, self.traits)
-        wakes: set[str] = set()
+        wakes = Wakes()
 
         def work(c: AnyConnection) -> list[bool]:
             words = judge(self._st, c, handles, verdict, swaps, wakes, self._st.now())
@@ -67,6 +68,11 @@ class PostgresAdmin(PostgresDatabase):
                 sent_s = time.monotonic()
                 ((server_ms,),) = self._st.rows(c, "time")
                 self._link.saw_clock(server_ms, sent_s)
+            if isinstance(verdict, Edit):  # a due time that is past comes to another queue, or back: below its floor
+                for at, handle in enumerate(handles):
+                    due_ms = verdict.to_of(at).due_ms
+                    for queue in [*wakes]:
+                        wakes.due(queue, handle.due_ms if due_ms is None else due_ms, self.now_ms())
             self.failpoint("triaged")
             return words
 
