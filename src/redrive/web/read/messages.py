@@ -71,17 +71,21 @@ def _sort(ask: PageRequest) -> str:
 
 def _at_rest(ask: PageRequest, text: str) -> Record:
     """Return messages at rest, the last that died first: the dead lane, or the lane that the selector names. Where no
-    index has the selection, the first that died come first."""
+    index has the selection, and it fills more than a page, the first that died come first."""
     at, sort = ask.number("at", 0, most=2**53), _sort(ask)
     selection = selecting.chosen(ask, text, at or None)
     counted = selecting.counted(ask, selection)
     small = counted is not None and counted.value <= READ_MAX
     after, found = ask.text("after"), None
-    if sort == "newest" and (selection.indexed or small):
+    if sort == "newest" and selection.indexed:
         found = newest(ask, selection.node, selection.now_ms, after, ROWS, small=small)
     if found is None:
         page = selection.page(ROWS, after or None)
-        found, sort = (page.messages, page.cursor), "oldest"
+        found = page.messages, page.cursor
+        if sort == "newest" and page.cursor is None and not after:
+            found = sorted(page.messages, key=lambda message: (message.rested_ms or 0, message.id), reverse=True), None
+        else:
+            sort = "oldest"
     return _listed(ask, selection.now_ms, *found, counted, sort)
 
 
