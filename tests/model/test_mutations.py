@@ -43,7 +43,7 @@ class Budget:
 
 @pytest.fixture
 def budget(seed: int, soak: bool) -> Budget:
-    return Budget(seed, StoreModel.walks * 10, CASES * 10) if soak else Budget(SEED, StoreModel.walks, CASES)
+    return Budget(seed, StoreModel.walks * 10, CASES * 10) if soak else Budget(SEED, 2 * StoreModel.walks, CASES)
 
 
 def a_third_of(bugs: list[Bug]) -> list[Any]:
