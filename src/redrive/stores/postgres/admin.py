@@ -69,10 +69,12 @@ class PostgresAdmin(PostgresDatabase):
                 ((server_ms,),) = self._st.rows(c, "time")
                 self._link.saw_clock(server_ms, sent_s)
             if isinstance(verdict, Edit):  # a due time that is past comes to another queue, or back: below its floor
-                for at, handle in enumerate(handles):
-                    due_ms = verdict.to_of(at).due_ms
-                    for queue in [*wakes]:
-                        wakes.due(queue, handle.due_ms if due_ms is None else due_ms, self.now_ms())
+                now_ms, to = self.now_ms(), [verdict.to_of(at).due_ms for at in range(len(handles))]
+                moved = [(handle, due_ms) for handle, due_ms, done in zip(handles, to, words, strict=True) if done]
+                dues = {handle.due_ms if due_ms is None else due_ms for handle, due_ms in moved}
+                for queue in [*wakes] if dues else ():
+                    for due_ms in dues:
+                        wakes.due(queue, due_ms, now_ms)
             self.failpoint("triaged")
             return words
 
