@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,9 @@ def test_frames_of_a_traceback_lead_to_their_lines_of_code(monkeypatch: pytest.M
         page = browser.get(path).text
         out = [address for address in Tags(page).links() if address.startswith("https://git.example.com/")]
         assert {*out} == {to} and "git.example.com" not in plain  # none of the library's own files
-        assert "".join(Tags(page).words).split() == "".join(Tags(plain).words).split()
+        ages = re.compile(r"\b\d+(ms|s|m)\b|\bnow\b")  # the pages were read one after another
+        shown, bare = (ages.sub("…", "".join(Tags(each).words)).split() for each in (page, plain))
+        assert shown == bare
     frames = browser.json(place[1])["frames"]
     assert [frame["code"] for frame in frames if frame["code"]] == [to] and len(frames) > 1
 

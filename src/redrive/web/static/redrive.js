@@ -130,7 +130,7 @@
     try {
       const answer = await fetch(location.href, { headers: { "X-Redrive-Live": String(target), Accept: "text/html" }, credentials: "same-origin" });
       const fresh = (answer.ok || answer.status === 503) && new DOMParser().parseFromString(await answer.text(), "text/html");
-      if (paused) { busy = false; return; } // since it asked
+      if (paused || from) { busy = false; return; } // since it asked
       if (answer.ok || (fresh && fresh.querySelector(".bar"))) { patch(fresh); document.title = fresh.title; }
       else if (answer.status === 503) lost("The store");
       if (answer.ok) heard = new Date();
@@ -197,12 +197,13 @@
     drawn.setAttribute("x", Math.min(from.at, to) * 100 + "%");
     drawn.setAttribute("width", Math.abs(from.at - to) * 100 + "%");
   });
-  addEventListener("pointercancel", () => { drawn?.remove(); from = drawn = null; });
+  const letGo = () => { drawn?.remove(); from = drawn = null; };
+  addEventListener("pointercancel", () => { letGo(); refresh(); });
   addEventListener("pointerup", (event) => {
     if (!from) return;
     const ends = [from.at, spot(from.plot, event)].sort((a, b) => a - b), { begin, end } = from.plot.dataset;
-    drawn?.remove(); from = drawn = null;
-    if (ends[1] - ends[0] < 0.01) return; // a click
+    letGo();
+    if (ends[1] - ends[0] < 0.01) return refresh(); // a click
     const at = (part) => new Date(Math.round((Number(begin) + (end - begin) * part) / 60) * 60000).toISOString().slice(0, 16) + "Z";
     const address = new URL(location.href);
     address.searchParams.delete("since");
