@@ -22,6 +22,7 @@ import redrive
 
 pytest.register_assert_rewrite("tests.support")  # before it is imported
 from tests.support.cpu import Cpu  # noqa: E402
+from tests.support.rewritten import rewrite  # noqa: E402
 from tests.support.servers import PostgresServer, RedisServer, memory_disk  # noqa: E402
 from tests.support.turns import give_turns  # noqa: E402
 
@@ -50,8 +51,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # In the environment because the xdist workers must draw the same tests from the same seed.
     os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(1_000_000)))
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        for folder in (redrive.__path__[0], Path(__file__).parent):
-            compileall.compile_dir(folder, quiet=2)
+        here = Path(__file__).parent
+        compileall.compile_dir(redrive.__path__[0], quiet=2)
+        if not sys.dont_write_bytecode and config.option.numprocesses and config.option.assertmode == "rewrite":
+            rewrite(config, here)
 
 
 def pytest_report_header() -> str:
@@ -69,9 +72,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Files of tests have no doctests to look for."""
+    return [each for each in (yield) if type(each).__name__ != "DoctestModule"]
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    give_turns(items)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not any(".py" in argument for argument in config.args):
+        give_turns(items)
     if sys.platform == "linux":
         return
     for item in items:

@@ -29,7 +29,7 @@ def runs(page: str) -> bool:
     return any(block.language in RUN for block in blocks(page))
 
 
-@pytest.mark.turns(3)
+@pytest.mark.turns(5)
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in PAGES if runs(page) and page not in JOURNEY])

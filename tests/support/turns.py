@@ -1,13 +1,29 @@
-"""Test variants that are much alike in turn: some in every run, all of them in `make soak`."""
+"""Tests in turn: some in every run, all of them in `make soak`.
+
+Three kinds take turns: the cases of a test marked `turns(of)`, one in so many; the tests that `tests/data/dear.txt`
+names, one in five of each folder's; and, of the other tests whose cases differ by engine, the cases of one engine.
+Which it is turns with the seed, and each test begins elsewhere, so that each run has some of every engine. Nothing takes
+turns in `tests/stores`, where an engine is the subject, nor in a run that asks for a file or a test by its name.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from zlib import crc32
 
 import pytest
+
+DEAR = (
+    Path(__file__).parents[1] / "data" / "dear.txt"
+)  # `--cpu` prints which tests cost more than that and are not in it
+DEAR_S = 0.15  # of the processor, a case
+DEAR_OF = 5
+ENGINES = {"memory", "sqlite", "postgres", "redis"}
+WHOLE = ("tests/stores/",)
 
 
 def in_turn(n: int, of: int) -> pytest.MarkDecorator:
@@ -16,17 +32,55 @@ def in_turn(n: int, of: int) -> pytest.MarkDecorator:
 
 
 def give_turns(items: Iterable[pytest.Item]) -> None:
-    """Mark the cases of each test that has the marker `turns(of)`: one in so many `slow`, the others `soak`.
-
-    Tests begin at different cases, so that each run has some of every engine. A case that is asked for alone runs.
-    """
+    """Mark what has its turn `slow`, and what takes turns and has it not, `soak`."""
     tests = defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        if item.get_closest_marker("turns") and not item.get_closest_marker("soak"):
-            tests[item.nodeid.partition("[")[0]].append(item)
+        if not item.get_closest_marker("soak"):
+            tests[test_of(item.nodeid)].append(item)
+    pools = defaultdict[str, list[pytest.Item]](list)
     for name, cases in tests.items():
-        (of,) = next(cases[0].iter_markers("turns")).args
-        of = min(of, len(cases))
-        first = int(os.environ.get("TEST_SEED", "0")) + crc32(name.encode())
-        for n, case in enumerate(cases):
-            case.add_marker(pytest.mark.slow if (n + first) % of == 0 else pytest.mark.soak)
+        of = _turns_of(name, cases)
+        if of > len(cases):  # a folder's tests of few cases stand in one row
+            pools[Path(name.partition("::")[0]).parent.as_posix()] += cases
+        elif of > 1:
+            _mark(name, cases, of, {case.nodeid: n for n, case in enumerate(cases)})
+        elif of == 0:
+            engines = {case.nodeid: _engine(case) for case in cases}
+            names = sorted({*engines.values()})
+            _mark(name, cases, len(names), {id: names.index(engine) for id, engine in engines.items()})
+    for name, cases in pools.items():
+        _mark(name, cases, min(DEAR_OF, len(cases)), {case.nodeid: n for n, case in enumerate(cases)})
+
+
+def test_of(nodeid: str) -> str:
+    """The test without its case."""
+    return nodeid.partition("[")[0].partition("@")[0]
+
+
+@cache
+def dear() -> frozenset[str]:
+    """The tests that `tests/data/dear.txt` names."""
+    return frozenset(DEAR.read_text().split())
+
+
+def _turns_of(name: str, cases: list[pytest.Item]) -> int:
+    """One in how many; 0 for the cases of one engine, 1 for all."""
+    if mark := cases[0].get_closest_marker("turns"):
+        (of,) = mark.args
+        return min(of, len(cases)) if len(cases) > 1 else 1
+    if name in dear():
+        return DEAR_OF
+    if name.startswith(WHOLE):
+        return 1
+    return 0 if len({engine for case in cases if (engine := _engine(case))}) > 1 and all(map(_engine, cases)) else 1
+
+
+def _engine(case: pytest.Item) -> str:
+    known = ENGINES.intersection(getattr(getattr(case, "callspec", None), "id", "").split("-"))
+    return min(known, default="")
+
+
+def _mark(name: str, cases: list[pytest.Item], of: int, places: Mapping[str, int]) -> None:
+    first = int(os.environ.get("TEST_SEED", "0")) + crc32(name.encode())
+    for case in cases:
+        case.add_marker(pytest.mark.slow if (places[case.nodeid] + first) % of == 0 else pytest.mark.soak)
