@@ -2,8 +2,8 @@
 
 Three kinds take turns: the cases of a test marked `turns(of)`, one in so many; the tests that `tests/data/dear.txt`
 names, one in five of each folder's; and, of the other tests whose cases differ by engine, the cases of one engine.
-Which it is turns with the seed, and each test begins elsewhere, so that each run has some of every engine. Nothing takes
-turns in `tests/stores`, where an engine is the subject, nor in a run that asks for a file or a test by its name.
+Which it is turns with the seed, and each test begins elsewhere, so that each run has some of every engine. Nothing
+takes turns in `tests/stores`, where an engine is the subject, nor in a run that asks for a file by its name.
 """
 
 from __future__ import annotations
