@@ -96,7 +96,7 @@ def check_outage(it: Scene, o: Outage) -> None:
             assert max(call.fence - 2 * call.attempt + 1 for call in o.calls) <= 0
     if breaker is not None:
         opened = len(it.notices("breaker_opened"))
-        assert opened >= 2
+        assert opened >= (2 if o.to_s - o.from_s > 30 else 1)  # a probe in a short outage may come too late to fail
         # Before it opened first: as many as succeeded in the window before, and what was under way or claimed by then.
         window_s = float(str(breaker.get("window", "10s")).removesuffix("s"))
         succeeded = len(it.shop.between(o.from_s - window_s, o.from_s))
