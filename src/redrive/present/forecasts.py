@@ -32,6 +32,7 @@ def plan_forecast_record(made: PlanForecast | None) -> dict[str, Any] | None:
             "runs": made.like, "came_through": made.came_through, "done": made.like_done, "failed": made.like_failed,
         },
         "workers": made.workers,
+        "processor": _rounded(made.processor),
         "words": list(plan_words(made)),
     }  # fmt: skip
 
@@ -56,6 +57,9 @@ def plan_words(made: PlanForecast) -> Iterator[str]:
         yield f"{runs}: {made.like_done:,} done, {made.like_failed:,} failed"
     else:
         yield "no run like it was closed in the last 30 days"
+    if made.processor_bound:
+        needs = f"at that load a worker needs {number(made.processor)} of a processor, by what messages lately cost it"
+        yield f"not comparable with what will come: {needs}; calls that wait for one last longer than foretold"
     if not made.workers:
         yield "no worker runs its queues now: one with 20 places is assumed"
 
