@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from ..present import plots
 from ..present.forecasts import score_record
 from ..present.formats import seconds, share
 from .opening import OpenedStore, at_store
@@ -32,8 +35,9 @@ def forecast() -> None:
 @click.option(
     "--last", type=click.IntRange(1, 200), default=10, show_default=True, help="of so many runs that are over"
 )
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=plots.HELP)
 @at_store()
-def score(opened: OpenedStore, out: Output, last: int) -> None:
+def score(opened: OpenedStore, out: Output, last: int, plot: Path | None) -> None:
     """Compare the forecasts of the last redrives with what came.
 
     `dlq plan` and the page of plans keep a forecast with each plan. `foretold` and `came` say how long the run lasted,
@@ -42,7 +46,11 @@ def score(opened: OpenedStore, out: Output, last: int) -> None:
     """
     from ..simulate import read_score
 
-    record = score_record(read_score(opened.store, last))
+    plots.check(plot)
+    came = read_score(opened.store, last)
+    record = score_record(came)
+    if plot is not None and came.scored:
+        plots.write_score(plot, came, record["words"])
     if out.form == "json":
         out.record(record)
         return
