@@ -41,8 +41,9 @@ def score(opened: OpenedStore, out: Output, last: int, plot: Path | None) -> Non
     """Compare the forecasts of the last redrives with what came.
 
     `dlq plan` and the page of plans keep a forecast with each plan. `foretold` and `came` say how long the run lasted,
-    `off` how far apart they are, relative to what came; it is empty if only one of them stopped itself. Runs that a
-    person cancelled are left out. Kept for 30 days after a run.
+    `off` how far apart they are, relative to what came; it is empty if only one of them stopped itself, and of a run
+    that is not over, which comes first and does not count. Runs that a person cancelled are left out. Kept for 30 days
+    after a run. The page /forecasts shows the same.
     """
     from ..simulate import read_score
 
@@ -54,7 +55,8 @@ def score(opened: OpenedStore, out: Output, last: int, plot: Path | None) -> Non
     if out.form == "json":
         out.record(record)
         return
-    if out.rows(record["forecasts"], _COLUMNS, id="run", limit=0) and out.is_table:
+    rows = record["pending"] + record["forecasts"]
+    if out.rows(rows, _COLUMNS, id="run", limit=0) and out.is_table:
         out.lines(["", record["words"]])
-    elif not record["forecasts"]:
+    elif not rows:
         note(record["words"])
