@@ -12,8 +12,7 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from ..config import settings
-from ..config.file import OURS, PYPROJECT
+from ..config import OURS, PYPROJECT, settings
 from ..errors import ConfigError, near_miss
 from ..present import plots
 from ..present.formats import listed, number, seconds
