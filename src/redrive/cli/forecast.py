@@ -52,6 +52,8 @@ def score(opened: OpenedStore, out: Output, last: int, plot: Path | None) -> Non
     record = score_record(came)
     if plot is not None and came.scored:
         plots.write_score(plot, came, record["words"])
+    elif plot is not None:
+        note(f"{plot} was not written: no run with a forecast is over")
     if out.form == "json":
         out.record(record)
         return

@@ -109,8 +109,8 @@ def simulate(
         for name, variant in variants.items()
         for each in seeds
     ]
-    came = dict(_play(plays))
-    rows = [_row(name, each, full=out.form in ("json", "jsonl")) for name, each in came.items()]
+    came = [*_play(plays)]
+    rows = [_row(name, each, full=out.form in ("json", "jsonl")) for name, each in came]
     if out.form == "json":
         out.record({"seed": seeds[0], "variants": rows})
     else:
@@ -118,7 +118,7 @@ def simulate(
         if out.is_table:
             out.lines(["", f"seed {', '.join(map(str, seeds))}"])
     if plot is not None:
-        plots.write_simulated(plot, came)
+        plots.write_simulated(plot, dict(came))
 
 
 def _base(name: str | None, rate: float | None, for_s: float | None) -> tuple[Scenario, tuple[int, ...]]:

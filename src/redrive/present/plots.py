@@ -71,8 +71,8 @@ def _draw(sides: Sequence[Any], name: str, came: Simulated, until: int) -> None:
     ):  # fmt: skip
         rates.plot(at_s, _means(series, until, step), color=colour, linewidth=1, label=label)
     waiting, dead = _standing(came, until)
-    sums.plot(range(until), waiting, color="#4051b5", linewidth=1, label="wait or run")
-    sums.plot(range(until), dead, color="#b3261e", linewidth=1, label="dead")
+    for label, counts, colour in (("wait or run", waiting, "#4051b5"), ("dead", dead, "#b3261e")):
+        sums.plot(range(0, until, step), counts[::step], color=colour, linewidth=1, label=label)
     for begin, end in _openings(came, until):
         for axes in sides:
             axes.axvspan(begin, end, color="#f3e6c8", linewidth=0, label="breaker open")

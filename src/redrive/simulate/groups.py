@@ -21,10 +21,11 @@ class GroupRule(NamedTuple):
 
 
 class Groups:
-    """The places of a scenario's groups."""
+    """The places of a scenario's groups. In `strict` ones, a message that waits for its retry keeps its place."""
 
     def __init__(self, rule: GroupRule, seed: int) -> None:
         self._rule, self._random = rule, random.Random(f"groups {seed}")
+        self.strict: bool = rule.strict
         self._width = 1 if rule.strict else rule.width
         self._taken = Counter[str]()
         self._parked: dict[str, deque[Message]] = {}
@@ -41,10 +42,6 @@ class Groups:
             return True
         self._parked.setdefault(group, deque()).append(message)
         return False
-
-    def waits(self) -> bool:
-        """True if a message that waits for its retry keeps its place."""
-        return self._rule.strict
 
     def leave(self, message: Message) -> Message | None:
         """Free the place of the message; return the one that has it now, if any waits."""

@@ -176,9 +176,10 @@ class World:
     def _arrive(self) -> None:
         count = 0
         while self._next_arrival is not None and self._next_arrival <= self.now_ms:
-            self._fresh.append(self._next_arrival)
-            if self._groups is not None:  # a member of a group is a message from the start
-                self._enter(self._groups.member(self._new(self._fresh.popleft(), Lane.READY, 0)), self.now_ms)
+            if self._groups is None:
+                self._fresh.append(self._next_arrival)
+            else:  # a member of a group is a message from the start
+                self._enter(self._groups.member(self._new(self._next_arrival, Lane.READY, 0)), self.now_ms)
             count += 1
             self._next_arrival = next(self._arrivals, None)
         if count:
@@ -369,7 +370,7 @@ class World:
             self.on_first(first == DONE)
         if isinstance(decision, RetryAt):
             kept = as_kept(message, decision, fault, now_ms, worker.name)
-            if self._groups is None or self._groups.waits() or decision.at_ms <= now_ms:
+            if self._groups is None or self._groups.strict or decision.at_ms <= now_ms:
                 self._wait(kept, decision.at_ms)
             else:
                 self._leave(message)

@@ -15,6 +15,7 @@ from tests.support.simulation.redrives import Redriving
 from tests.unit.simulate.test_forecasts import foreseen, play_on
 
 from redrive.cli import simulate as command
+from redrive.cli.forecast import score
 from redrive.errors import ConfigError
 from redrive.present.forecasts import score_words
 from redrive.present.plots import _openings, _standing, check, write_score
@@ -69,9 +70,9 @@ def test_the_score_has_a_bar_for_each_run(tmp_path: Path) -> None:
     run = scene.start(rate="40/s")
     foreseen(scene, run)
     play_on(scene)
-    score = read_score(scene.store)
-    write_score(path := tmp_path / "score.svg", score, score_words(score))
-    assert run.id[-8:] in path.read_text() and score_words(score) in path.read_text()
+    made = read_score(scene.store)
+    write_score(path := tmp_path / "score.svg", made, score_words(made))
+    assert run.id[-8:] in path.read_text() and score_words(made) in path.read_text()
 
 
 def test_what_waits_and_what_has_died_adds_up() -> None:
@@ -82,3 +83,11 @@ def test_what_waits_and_what_has_died_adds_up() -> None:
     )  # fmt: skip
     assert _standing(came, 4) == ([4, 1, 2, 2], [0, 1, 2, 2])
     assert _openings(came, 9) == [(1.0, 3.0), (5.0, 9.0)]
+
+
+def test_a_score_without_runs_is_not_drawn_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "work.db").touch()
+    url, path = f"sqlite:///{tmp_path}/work.db", tmp_path / "score.svg"
+    came = CliRunner().invoke(score, ["--url", url, "--plot", str(path)])
+    assert came.exit_code == 0 and not path.exists()
+    assert "score.svg was not written: no run with a forecast is over" in came.stderr
