@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
+from ..present import plots
 from ..present.forecasts import score_record
 from ..present.formats import seconds, share
 from .opening import OpenedStore, at_store
@@ -32,21 +35,30 @@ def forecast() -> None:
 @click.option(
     "--last", type=click.IntRange(1, 200), default=10, show_default=True, help="of so many runs that are over"
 )
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=plots.HELP)
 @at_store()
-def score(opened: OpenedStore, out: Output, last: int) -> None:
+def score(opened: OpenedStore, out: Output, last: int, plot: Path | None) -> None:
     """Compare the forecasts of the last redrives with what came.
 
     `dlq plan` and the page of plans keep a forecast with each plan. `foretold` and `came` say how long the run lasted,
-    `off` how far apart they are, relative to what came; it is empty if only one of them stopped itself. Runs that a
-    person cancelled are left out. Kept for 30 days after a run.
+    `off` how far apart they are, relative to what came; it is empty if only one of them stopped itself, and of a run
+    that is not over, which comes first and does not count. Runs that a person cancelled are left out. Kept for 30 days
+    after a run. The page /forecasts shows the same.
     """
     from ..simulate import read_score
 
-    record = score_record(read_score(opened.store, last))
+    plots.check(plot)
+    came = read_score(opened.store, last)
+    record = score_record(came)
+    if plot is not None and came.scored:
+        plots.write_score(plot, came, record["words"])
+    elif plot is not None:
+        note(f"{plot} was not written: no run with a forecast is over")
     if out.form == "json":
         out.record(record)
         return
-    if out.rows(record["forecasts"], _COLUMNS, id="run", limit=0) and out.is_table:
+    rows = record["pending"] + record["forecasts"]
+    if out.rows(rows, _COLUMNS, id="run", limit=0) and out.is_table:
         out.lines(["", record["words"]])
-    elif not record["forecasts"]:
+    elif not rows:
         note(record["words"])

@@ -12,8 +12,9 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from ..config import settings
+from ..config import OURS, PYPROJECT, settings
 from ..errors import ConfigError, near_miss
+from ..present import plots
 from ..present.formats import listed, number, seconds
 from ..simulate import LoadPhase, ModelService, Scenario, ServicePhase, Simulated, read_scenario
 from ..simulate import simulate as play
@@ -60,13 +61,14 @@ _COLUMNS = (
     "--compare", multiple=True, metavar="NAME=VALUE,…", help="one more variant, with these settings; repeatable"
 )
 @click.option("--seed", type=int, help="the same seed gives the same bytes  [default: the file's, or 0]")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=plots.HELP)
 @app_option
 @url_option
 @output_option
 def simulate(
     scenario: str | None, rate: float | None, for_s: float | None, span: str | None, queue: str | None,
-    task: str | None, changes: tuple[str, ...], compare: tuple[str, ...], seed: int | None, app: str | None,
-    url: str | None, output: str | None,
+    task: str | None, changes: tuple[str, ...], compare: tuple[str, ...], seed: int | None, plot: Path | None,
+    app: str | None, url: str | None, output: str | None,
 ) -> None:  # fmt: skip
     """Simulate load on a dependency, by redrive's own decisions on a virtual clock.
 
@@ -75,6 +77,7 @@ def simulate(
     past time again, as the store's history has them, with the policy of the app's task; --set changes that policy, and
     is then shown beside it. Nothing is read or written otherwise. Ctrl-C prints what is known.
     """
+    plots.check(plot)
     chosen = settings({"app": app, "url": url, "output": output})
     out = Output(chosen.output)
     seeds: tuple[int, ...] = (0,)
@@ -106,18 +109,24 @@ def simulate(
         for name, variant in variants.items()
         for each in seeds
     ]
-    rows = [_row(name, came, full=out.form in ("json", "jsonl")) for name, came in _play(plays)]
+    came = [*_play(plays)]
+    rows = [_row(name, each, full=out.form in ("json", "jsonl")) for name, each in came]
     if out.form == "json":
         out.record({"seed": seeds[0], "variants": rows})
     else:
         out.rows(rows, _COLUMNS if out.is_table else _COLUMNS[:-1], id="variant", limit=0)
         if out.is_table:
             out.lines(["", f"seed {', '.join(map(str, seeds))}"])
+    if plot is not None:
+        plots.write_simulated(plot, dict(came))
 
 
 def _base(name: str | None, rate: float | None, for_s: float | None) -> tuple[Scenario, tuple[int, ...]]:
     """Return a preset, or what a file says, and the seeds. Raises ConfigError."""
     if name is not None and name not in PRESETS:
+        if Path(name).name in (OURS, PYPROJECT):
+            raise ConfigError(f"{name} holds the settings of redrive, not a scenario; expected a file of another name, "
+                              "such as outage.toml")  # fmt: skip
         if name.endswith(".toml"):
             if rate is not None or for_s is not None:
                 raise ConfigError(f"{name} has a load of its own; expected no --rate or --for with it")

@@ -8,6 +8,7 @@ of the docs for each alert, and `links` makes links to these and to the web page
 from __future__ import annotations
 
 from . import trust
+from .file import OURS, PYPROJECT
 from .links import page_address, runbook_of, web_link
 from .resolve import VARIABLES, Settings, Sourced, is_shared, settings, sources, unknown_variables
 from .runbooks import RUNBOOKS, runbook_url
@@ -17,7 +18,9 @@ from .values import LOGS, LOOPBACK, OUTPUTS, SETTINGS, address, hidden_url, queu
 __all__ = [
     "LOGS",
     "LOOPBACK",
+    "OURS",
     "OUTPUTS",
+    "PYPROJECT",
     "RUNBOOKS",
     "SETTINGS",
     "VARIABLES",

@@ -28,6 +28,7 @@ _EXTRAS = {
     "jinja2": "web",
     "uvicorn": "web",
     "textual": "top",
+    "matplotlib": "plot",
 }
 
 

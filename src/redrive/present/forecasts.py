@@ -9,7 +9,15 @@ from ..duration import show
 from .formats import number, seconds, share, timestamp
 
 if TYPE_CHECKING:
-    from ..simulate import BreakerForecast, BreakerReturn, PlanForecast, QueueForecast, Score
+    from ..simulate import (
+        BreakerForecast,
+        BreakerReturn,
+        PendingForecast,
+        PlanForecast,
+        QueueForecast,
+        Score,
+        ScoredForecast,
+    )
 
 _LONG = "longer than the 4h that are simulated"
 
@@ -32,6 +40,7 @@ def plan_forecast_record(made: PlanForecast | None) -> dict[str, Any] | None:
             "runs": made.like, "came_through": made.came_through, "done": made.like_done, "failed": made.like_failed,
         },
         "workers": made.workers,
+        "processor": _rounded(made.processor),
         "words": list(plan_words(made)),
     }  # fmt: skip
 
@@ -56,6 +65,9 @@ def plan_words(made: PlanForecast) -> Iterator[str]:
         yield f"{runs}: {made.like_done:,} done, {made.like_failed:,} failed"
     else:
         yield "no run like it was closed in the last 30 days"
+    if made.processor_bound:
+        needs = f"at that load a worker needs {number(made.processor)} of a processor, by what messages lately cost it"
+        yield f"not comparable with what will come: {needs}; calls that wait for one last longer than foretold"
     if not made.workers:
         yield "no worker runs its queues now: one with 20 places is assumed"
 
@@ -117,24 +129,30 @@ def queue_words(made: QueueForecast) -> str:
 
 
 def score_record(score: Score) -> dict[str, Any]:
-    """Return the score of the last forecasts as a record."""
-    rows = [
+    """Return the score of the last forecasts as a record. `pending` has those whose runs are not over."""
+    scored = [
         {
-            "run": each.run,
-            "made_at": timestamp(each.made_ms),
-            "total": each.total,
-            "over_s": _rounded(each.over_s, 1),
+            **_made(each),
             "came_s": round(each.came_s, 1),
             "off": _rounded(each.off, 4),
-            "failed": each.failed,
             "came_failed": each.came_failed,
-            "state": each.status,
             "right": each.right,
         }
         for each in score.scored
     ]
-    within = _rounded(score.within, 4)
-    return {"words": score_words(score), "count": score.count, "most": score.most, "within": within, "forecasts": rows}
+    unknown = {"came_s": None, "off": None, "right": None}
+    pending = [{**_made(each), **unknown, "came_failed": each.failed_yet} for each in score.pending]
+    return {
+        "words": score_words(score), "count": score.count, "most": score.most, "within": _rounded(score.within, 4),
+        "forecasts": scored, "pending": pending,
+    }  # fmt: skip
+
+
+def _made(each: ScoredForecast | PendingForecast) -> dict[str, Any]:
+    return {
+        "run": each.run, "made_at": timestamp(each.made_ms), "total": each.total, "over_s": _rounded(each.over_s, 1),
+        "failed": each.failed, "state": each.status,
+    }  # fmt: skip
 
 
 def score_words(score: Score) -> str:

@@ -17,7 +17,7 @@ from .forecast import (
 )
 from .scenario import FleetChange, LoadPhase, PlannedRedrive, Scenario, Simulated, simulate
 from .scenario_file import read_scenario
-from .score import Score, foretell, foretold, read_score
+from .score import PendingForecast, Score, ScoredForecast, foretell, foretold, read_score
 from .service import ModelService, ServicePhase
 from .world import FleetSize
 
@@ -28,11 +28,13 @@ __all__ = [
     "FleetSize",
     "LoadPhase",
     "ModelService",
+    "PendingForecast",
     "PlanForecast",
     "PlannedRedrive",
     "QueueForecast",
     "Scenario",
     "Score",
+    "ScoredForecast",
     "ServicePhase",
     "Simulated",
     "forecast_breaker",

@@ -23,7 +23,7 @@ from ..history.names import read_names
 from ..history.recorder import SeriesName
 from ..history.tally import tally_of
 from ..message import Filter, Lane, Message
-from ..presence import read_workers
+from ..presence import WorkerInfo, read_workers
 from ..registry import Registry
 from ..store import Store
 from ..triage.controls import LOOKED, Control
@@ -43,6 +43,8 @@ LATELY_S, HOUR_S = 300, 3600
 OPEN_FOR_S = (300, 1800, 14_400)  # for how long a breaker may stay open in a forecast
 LATENCY_MS = 50.0  # assumed where nothing is known
 PROCESSES_MAX = 64
+PROCESSOR_BOUND = 0.8  # the share of one processor from which a worker's calls wait for it
+_CLAIMS_LEAST = 10.0  # a second: with fewer, what a worker needs at rest would count as the cost of its messages
 _PLACES = 20
 
 
@@ -55,7 +57,9 @@ class PlanForecast(Struct, frozen=True, kw_only=True):
 
     `fails` is the share of failures that is assumed, by `basis`: "earlier runs", "the last 5m" or "nothing known". Of
     `like` earlier runs of these tasks, `came_through` were done, with `like_done` and `like_failed` messages.
-    `workers` is how many run its queues now; if none, one with 20 places is assumed.
+    `workers` is how many run its queues now; if none, one with 20 places is assumed. `processor` is how much of a
+    processor each of them needs at the peak, by what messages lately cost it (None: unknown). The simulation knows no
+    processors, so from PROCESSOR_BOUND on calls wait for one and last longer than foretold.
     """
 
     made_ms: int
@@ -73,6 +77,12 @@ class PlanForecast(Struct, frozen=True, kw_only=True):
     like_done: int
     like_failed: int
     workers: int
+    processor: float | None = None
+
+    @property
+    def processor_bound(self) -> bool:
+        """True if calls will wait for a processor."""
+        return self.processor is not None and self.processor >= PROCESSOR_BOUND
 
 
 class BreakerReturn(Struct, frozen=True):
@@ -120,7 +130,8 @@ def forecast_plan(store: Store, app: Registry | None, plan: Plan) -> PlanForecas
         basis, well, ill = "the last 5m", sum(t.done for t in lately), sum(t.failed for t in lately)
     fails, basis = (ill / (well + ill), basis) if well + ill else (0.0, "nothing known")
     d = _dependency(app, plan)
-    fleet, workers = _fleet(store, [plan.settings.to_queue] if plan.settings.to_queue else [*plan.by_queue])
+    queues = [plan.settings.to_queue] if plan.settings.to_queue else [*plan.by_queue]
+    fleet, alive = _fleet(store, queues)
     count = min(plan.total, SIMULATED_MAX)
     scenario = Scenario(
         redrive=PlannedRedrive(total=count, settings=plan.settings),
@@ -133,10 +144,11 @@ def forecast_plan(store: Store, app: Registry | None, plan: Plan) -> PlanForecas
     )
     came = simulate(scenario)
     stretch = estimate_s(plan.settings, plan.total) / max(1e-9, estimate_s(plan.settings, count))
+    peak_per_s = float(max(came.peak_per_s, (plan.settings.rate or MAX_PER_S) if plan.total > count else 0))
     return PlanForecast(
         made_ms=now_ms,
         total=plan.total,
-        peak_per_s=float(max(came.peak_per_s, (plan.settings.rate or MAX_PER_S) if plan.total > count else 0)),
+        peak_per_s=peak_per_s,
         took_per_s=None if hour is None else sum(map(_ended, hour)) / HOUR_S,
         took_most_per_s=None if hour is None else max((_ended(tally) for tally in hour), default=0) / 60,
         over_s=None if came.over_s is None else came.over_s if came.stopped else came.over_s * stretch,
@@ -148,7 +160,8 @@ def forecast_plan(store: Store, app: Registry | None, plan: Plan) -> PlanForecas
         came_through=sum(status is RunStatus.DONE for status, _, _ in like),
         like_done=done,
         like_failed=failed,
-        workers=workers,
+        workers=len(alive),
+        processor=_processor(alive, peak_per_s),
     )
 
 
@@ -311,18 +324,28 @@ def _by_task(value: bytes) -> set[str]:
         return set()
 
 
-def _fleet(store: Store, queues: Collection[str]) -> tuple[FleetSize, int]:
-    """Return the places that living workers have for these queues, and the number of these workers."""
+def _fleet(store: Store, queues: Collection[str]) -> tuple[FleetSize, list[WorkerInfo]]:
+    """Return the places that living workers have for these queues, and these workers."""
     try:
         alive = [info for info in read_workers(store) if not info.gone and not info.draining]
     except Unsupported:
         alive = []
-    places = [sum(q.concurrency for q in info.queues if q.name in queues) for info in alive]
-    places = [count for count in places if count]
-    if not places:
-        return FleetSize(1, _PLACES), 0
-    processes = min(len(places), PROCESSES_MAX)
-    return FleetSize(processes, max(1, round(sum(places) / processes))), len(places)
+    of = [(info, sum(q.concurrency for q in info.queues if q.name in queues)) for info in alive]
+    of = [(info, count) for info, count in of if count]
+    if not of:
+        return FleetSize(1, _PLACES), []
+    processes = min(len(of), PROCESSES_MAX)
+    return FleetSize(processes, max(1, round(sum(count for _, count in of) / processes))), [info for info, _ in of]
+
+
+def _processor(workers: Sequence[WorkerInfo], more_per_s: float) -> float | None:
+    """Return the share of a processor that the busiest of these workers needs if all take so many more messages."""
+    needed = [
+        share * (1 + more_per_s / len(workers) / claims_per_s)
+        for share, claims_per_s in ((info.cpu_share, info.claims_per_s) for info in workers)
+        if share is not None and claims_per_s is not None and claims_per_s >= _CLAIMS_LEAST
+    ]
+    return max(needed, default=None)
 
 
 def _less_busy(fleet: FleetSize, hour: Iterable[Tally] | None) -> FleetSize:

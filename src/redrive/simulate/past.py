@@ -22,12 +22,14 @@ from ..policy import Backoff, Retry, presets
 from ..registry import Registry
 from ..store import Store
 from ..worker.flow.local_state import controls
+from .groups import GroupRule
 from .scenario import LoadPhase, Scenario
 from .service import ModelService, ServicePhase
 
 MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
 SETTINGS = (
-    "breaker=on|off, budget=on|off|RATIO, rate=50/s|off, retry=PRESET, attempts=N, jitter=none|full|…, workers=2x20"
+    "breaker=on|off, budget=on|off|RATIO, rate=50/s|off, retry=PRESET, attempts=N, jitter=none|full|…, workers=2x20, "
+    "groups=N|off, group_width=N, group_order=turns|strict"
 )
 _CLOCK = re.compile(r"\s*(?:(yesterday|today|\d{4}-\d\d-\d\d)\s+)?(\d\d):(\d\d)\s*\.\.\s*(\d\d):(\d\d)\s*", re.ASCII)
 _AGO = re.compile(r"\s*(\S+)\s*\.\.\s*(\S+)\s*")
@@ -153,6 +155,17 @@ def _dependency(app: Registry | None, name: tuple[str, str]) -> Dependency | Non
     return replace(own[-1], per=None, parent=None) if own else None
 
 
+def _groups(rule: GroupRule, name: str, value: str) -> GroupRule | None:
+    """Return the groups with a setting. Raises ValueError."""
+    if (name, value) == ("groups", "off"):
+        return None
+    if name == "group_order":
+        return rule._replace(strict={"strict": True, "turns": False}[value])
+    if (number := int(value)) < 1:
+        raise ValueError
+    return rule._replace(width=number) if name == "group_width" else rule._replace(groups=number)
+
+
 def with_setting(scenario: Scenario, text: str) -> Scenario:
     """Return the scenario with settings such as "breaker=on,budget=0.1". Raises ConfigError."""
     for each in text.split(","):
@@ -182,6 +195,8 @@ def with_setting(scenario: Scenario, text: str) -> Scenario:
                 case "workers":
                     processes, _, places = value.partition("x")
                     scenario = replace(scenario, fleet=type(scenario.fleet)(int(processes), int(places)))
+                case "groups" | "group_width" | "group_order":
+                    scenario = replace(scenario, groups=_groups(scenario.groups or GroupRule(1), name, value))
                 case _:
                     raise ValueError
         except (KeyError, ValueError, TypeError):

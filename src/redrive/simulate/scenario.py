@@ -17,6 +17,7 @@ from ..flow.dependency import Dependency, DependencyState
 from ..message import Message
 from ..triage.redrive.records import RedriveSettings
 from .carrier import Carrier
+from .groups import GroupRule
 from .service import ModelService, ServiceModel
 from .world import FleetSize, World
 
@@ -51,8 +52,8 @@ class PlannedRedrive(Struct, frozen=True, kw_only=True):
 
 class Scenario(Struct, frozen=True, kw_only=True):
     """What is simulated. Seconds count from its start. It ends once nothing is left to do, or `settle_s` after the load
-    ends. `times` are those of single messages beside the load. `state` is what the dependency's controls know at the
-    start, and `backlog` what waits then."""
+    ends. `times` are those of single messages beside the load. With `groups`, each message belongs to one. `state` is
+    what the dependency's controls know at the start, and `backlog` what waits then."""
 
     load: tuple[LoadPhase, ...] = ()
     times: tuple[float, ...] = ()
@@ -62,6 +63,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     service: ModelService = ModelService()
     fleet: FleetSize = FleetSize()
     fleet_changes: tuple[FleetChange, ...] = ()
+    groups: GroupRule | None = None
     redrive: PlannedRedrive | None = None
     seed: int = 0
     settle_s: float = SETTLE_S
@@ -133,6 +135,7 @@ def simulate(scenario: Scenario, goes_on: Callable[[float, float], bool] | None 
         state=scenario.state,
         arrivals=_times(scenario),
         backlog=scenario.backlog,
+        groups=scenario.groups,
     )
     carrier = None
     for change in scenario.fleet_changes:

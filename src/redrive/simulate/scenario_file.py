@@ -240,7 +240,9 @@ _LOAD: Mapping[str, Reader] = {
     "rate": _rate, "to": _rate, "from": _DURATION, "for": _DURATION, "burst": _whole(1), "every": _DURATION,
     "times": _word,
 }  # fmt: skip
-_POLICY = dict.fromkeys(("retry", "attempts", "jitter", "breaker", "budget", "rate"), _setting)
+_POLICY = dict.fromkeys(
+    ("retry", "attempts", "jitter", "breaker", "budget", "rate", "groups", "group_width", "group_order"), _setting
+)
 _CHANGE: Mapping[str, Reader] = {"at": _DURATION, "processes": _whole(0, 1000)}
 _FLEET: Mapping[str, Reader] = {
     "processes": _whole(1, 1000), "concurrency": _whole(1, 10_000),

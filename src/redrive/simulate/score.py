@@ -37,14 +37,27 @@ class ScoredForecast(Struct, frozen=True, kw_only=True):
     right: bool
 
 
+class PendingForecast(Struct, frozen=True, kw_only=True):
+    """A forecast whose run is not over: what was foretold, how many messages have failed so far, and its status."""
+
+    run: str
+    made_ms: int
+    total: int
+    over_s: float | None
+    failed: int
+    failed_yet: int
+    status: str
+
+
 class Score(Struct, frozen=True):
     """The score of the last forecasts: `count` had a duration to compare, `most` of them were within `within`, as a
-    relative error (None without any)."""
+    relative error (None without any). The runs of `pending` are not over and do not count."""
 
     scored: tuple[ScoredForecast, ...]
     count: int
     most: int
     within: float | None
+    pending: tuple[PendingForecast, ...] = ()
 
 
 def forecast_cell(id: str) -> str:
@@ -66,13 +79,23 @@ def foretold(store: Store, id: str) -> PlanForecast | None:
 
 
 def read_score(store: Store, last: int = 10) -> Score:
-    """Compare the last forecasts whose runs are over with what came. Raises StoreError."""
-    ids = [*reversed(index(store).over)][:SCORED_MAX]
+    """Compare the last forecasts whose runs are over with what came, the newest first. Raises StoreError."""
+    known = index(store)
+    ids = [*reversed(known.open), *reversed(known.over)][:SCORED_MAX]
     scored: list[ScoredForecast] = []
+    pending: list[PendingForecast] = []
     cells = store.cells.read([*map(forecast_cell, ids), *map(state_cell, ids)]) if ids else []
     for id, kept, cell in zip(ids, cells[: len(ids)], cells[len(ids) :], strict=True):
         made, state = decoded(kept, _decode, None), decoded(cell, decode_state, None)
         if made is None or state is None or len(scored) >= last or state.status is RunStatus.CANCELLED:
+            continue
+        if id in known.open:
+            pending.append(
+                PendingForecast(
+                    run=id, made_ms=made.made_ms, total=made.total, over_s=made.over_s, failed=made.failed,
+                    failed_yet=state.failed, status=str(state.status),
+                )
+            )  # fmt: skip
             continue
         came_s = (state.over_ms - state.started_ms) / 1000
         stopped = state.status is RunStatus.STOPPED
@@ -84,7 +107,7 @@ def read_score(store: Store, last: int = 10) -> Score:
                 came_failed=state.failed, status=str(state.status), off=off, right=right,
             )
         )  # fmt: skip
-    return Score(tuple(scored), *_within(scored))
+    return Score(tuple(scored), *_within(scored), tuple(pending))
 
 
 def _within(scored: Sequence[ScoredForecast]) -> tuple[int, int, float | None]:

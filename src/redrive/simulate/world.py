@@ -22,6 +22,7 @@ from ..flow import dependency as flow
 from ..flow.dependency import Dependency, DependencyState, PendingEvidence
 from ..message import Ack, Decision, Lane, Message, RetryAt
 from ..worker.redrive_outcome import DONE, first_outcome
+from .groups import GroupRule, Groups
 from .service import ServiceModel
 
 FLUSH_MS = 250  # ms for which a worker keeps what it only counts
@@ -67,8 +68,8 @@ class SecondCounts(Struct):
 
 class World:
     """One queue, its workers, and the dependency `d` that they call. `arrivals` are the times of new messages, in
-    order; `backlog` are messages that wait at the start. `on_first` hears if the first counted run of a message of a
-    redrive succeeded."""
+    order; `backlog` are messages that wait at the start. With `groups`, each message belongs to one. `on_first` hears
+    if the first counted run of a message of a redrive succeeded."""
 
     now_ms: int
     state: DependencyState
@@ -91,7 +92,9 @@ class World:
         state: DependencyState | None = None,
         arrivals: Iterable[int] = (),
         backlog: Iterable[Message] = (),
+        groups: GroupRule | None = None,
     ) -> None:
+        self._groups = None if groups is None else Groups(groups, seed)
         self.policy, self.service, self.d = policy, service, d
         self.now_ms = self.start_ms = start_ms
         self.state = DependencyState() if state is None else state
@@ -131,9 +134,21 @@ class World:
 
     def put(self, message: Message) -> None:
         """Put a message: due at its time, or now."""
-        self._number += 1
         self.left += 1
-        heapq.heappush(self._due, (message.due_ms or self.now_ms, self._number, message))
+        self._enter(message if self._groups is None else self._groups.member(message), message.due_ms or self.now_ms)
+
+    def _enter(self, message: Message, due_ms: int) -> None:
+        """Let a message wait for a worker from then on, unless its group has no place for it."""
+        if self._groups is None or self._groups.enter(message):
+            self._wait(message, due_ms)
+
+    def _wait(self, message: Message, due_ms: int) -> None:
+        self._number += 1
+        heapq.heappush(self._due, (due_ms, self._number, message))
+
+    def _leave(self, message: Message) -> None:
+        if self._groups is not None and (next := self._groups.leave(message)) is not None:
+            self._wait(next, self.now_ms)
 
     def run(self, until_ms: int, goes_on: Callable[[float], bool] | None = None) -> bool:
         """Let time pass until then, or until nothing is left to happen. `goes_on` is asked once in each second that
@@ -161,12 +176,20 @@ class World:
     def _arrive(self) -> None:
         count = 0
         while self._next_arrival is not None and self._next_arrival <= self.now_ms:
-            self._fresh.append(self._next_arrival)
+            if self._groups is None:
+                self._fresh.append(self._next_arrival)
+            else:  # a member of a group is a message from the start
+                self._enter(self._groups.member(self._new(self._next_arrival, Lane.READY, 0)), self.now_ms)
             count += 1
             self._next_arrival = next(self._arrivals, None)
         if count:
             self.left += count
             self.counts.add(self.counts.arrived, self._second(), count)
+
+    def _new(self, put_ms: int, lane: Lane, claims: int) -> Message:
+        self._number += 1
+        id = f"{self._seed}-{self._number}"
+        return Message(id, TASK, QUEUE, b"", id, lane, fence=claims, attempt=claims, enqueued_ms=put_ms, life_ms=put_ms)
 
     def _second(self) -> int:
         return (self.now_ms - self.start_ms) // 1000
@@ -211,14 +234,7 @@ class World:
             if self._fresh and (not self._due or self._fresh[0] <= self._due[0][0]):
                 if self._fresh[0] > now_ms:
                     break
-                put_ms = self._fresh.popleft()
-                self._number += 1
-                id = f"{self._seed}-{self._number}"
-                messages.append(
-                    Message(
-                        id, TASK, QUEUE, b"", id, Lane.LEASED, fence=1, attempt=1, enqueued_ms=put_ms, life_ms=put_ms
-                    )
-                )
+                messages.append(self._new(self._fresh.popleft(), Lane.LEASED, 1))
             elif self._due and self._due[0][0] <= now_ms:
                 m = heapq.heappop(self._due)[2]
                 messages.append(replace(m, lane=Lane.LEASED, fence=m.fence + 1, attempt=m.attempt + 1))
@@ -353,10 +369,14 @@ class World:
         if message.run is not None and (first := first_outcome(message, decision)) is not None:
             self.on_first(first == DONE)
         if isinstance(decision, RetryAt):
-            self._number += 1
             kept = as_kept(message, decision, fault, now_ms, worker.name)
-            heapq.heappush(self._due, (decision.at_ms, self._number, kept))
+            if self._groups is None or self._groups.strict or decision.at_ms <= now_ms:
+                self._wait(kept, decision.at_ms)
+            else:
+                self._leave(message)
+                self.at(decision.at_ms, self._enter, kept, decision.at_ms)
             return
+        self._leave(message)
         self.left -= 1
         self.last_ms = now_ms
         if isinstance(decision, Ack):

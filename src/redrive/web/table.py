@@ -71,6 +71,7 @@ PAGES = (
     SitePage("plan", "/plans/{id}", "Plan", "plans:plan"),
     SitePage("runs", "/runs", "Redrive runs", "runs:runs", key="r", part="Repair"),
     SitePage("run", "/runs/{id}", "Redrive run", "runs:run"),
+    SitePage("forecasts", "/forecasts", "Forecasts", "forecasts:forecasts"),
     SitePage("batches", "/batches", "Batches", "batches:batches", key="b", part="Watch"),
     SitePage("batch", "/batches/{id:path}", "Batch", "batches:batch"),
     SitePage("flow", "/flow", "Flow control", "flow:flow", key="l", part="Control"),

@@ -15,6 +15,7 @@ from tests.support.sites import enqueued
 from redrive import App
 from redrive.fault import Fault
 from redrive.message import ClaimRequest, DeadLetter, Delivery, Settlement
+from redrive.simulate import foretell
 from redrive.store import Store
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
@@ -139,9 +140,9 @@ def seed(room: Room) -> Seeded:
     dlq.quarantine(broken, reason=QUARANTINE_WHY, actor="ann")
     groups = {group.task: group.fingerprint for group in dlq.groups()}
     _annotate(room, dlq, groups)
-    run = (
-        dlq.select("task:billing.charge").plan(canary=5, attempts=1).start(reason="the bank is up, PAY-12", actor="ann")
-    )
+    planned = dlq.select("task:billing.charge").plan(canary=5, attempts=1)
+    foretell(app.store, app, planned)
+    run = planned.start(reason="the bank is up, PAY-12", actor="ann")
     room.work("billing", "--drain")
     plan = dlq.select("task:crm.push").plan(rate="50/s", canary=5, slow_start=True, note="CRM-77")
     app.flow.open("crm-api", reason="their maintenance, until 14:00", actor="ann")

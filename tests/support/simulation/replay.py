@@ -110,8 +110,8 @@ def draw(compared: Sequence[Compared]) -> str:
         f'<rect width="{WIDTH}" height="{TOP + PANEL * len(series)}" fill="#fff"/>',
         f'<rect class="came" x="{LEFT}" y="8" width="14" height="12"/><text x="{LEFT + 20}" y="18">came</text>'
         f'<path class="line" d="M{LEFT + 70} 14h14"/><text x="{LEFT + 90}" y="18">replayed, mean of nine seeds</text>'
-        f'<rect class="down" x="{LEFT + 270}" y="8" width="14" height="12"/>'
-        f'<text x="{LEFT + 290}" y="18">the service is down</text>',
+        f'<rect class="down" x="{LEFT + 280}" y="8" width="14" height="12"/>'
+        f'<text x="{LEFT + 300}" y="18">the service is down</text>',
     ]
     for number, (name, came, line) in enumerate(series):
         top = TOP + PANEL * number + 18
@@ -131,7 +131,10 @@ def draw(compared: Sequence[Compared]) -> str:
             f'<path class="axis" d="M{LEFT} {base}H{WIDTH - 12}"/>',
             f'<text x="{LEFT - 6}" y="{top + 10}" text-anchor="end">{most}/s</text>',
             f'<text x="{LEFT - 6}" y="{base}" text-anchor="end">0</text>',
-            *(f'<text x="{LEFT + s * x_each:.1f}" y="{base + 14}">{s} s</text>' for s in range(0, seconds, 30)),
+            *(
+                f'<text x="{LEFT + s * x_each:.1f}" y="{base + 14}" text-anchor="middle">{s} s</text>'
+                for s in range(0, seconds - 1, 30)
+            ),
         ]
     return "\n".join([*parts, "</svg>", ""])
 

@@ -16,6 +16,8 @@ from redrive.flow import dependency as flow
 from redrive.flow.dependency import DependencyState
 from redrive.history.writer import HistoryWriter
 from redrive.message import Swap
+from redrive.presence import QueueWork, WorkerInfo
+from redrive.presence.directory import ProcessCell
 from redrive.present.forecasts import breaker_words, plan_words, queue_words, score_words
 from redrive.simulate.forecast import forecast_breaker, forecast_plan, forecast_queue
 from redrive.simulate.score import ScoredForecast, _within, foretell, foretold, read_score
@@ -123,6 +125,29 @@ def test_a_large_plan_is_foretold_from_its_first_messages() -> None:
     made = forecast_plan(scene.store, scene.app, run.plan)
     assert made is not None and made.over_s == pytest.approx(70 + (20_000 - 1270) / 100, rel=0.03)
     assert made.peak_per_s == pytest.approx(100, abs=6)
+
+
+@pytest.mark.parametrize(
+    ("claims_per_s", "cpu_share", "needs"),
+    [(20, 0.1, 0.3), (20, 0.2, 0.6), (20, 0.3, 0.9), (9, 0.1, None), (20, None, None), (None, 0.9, None)],
+)
+def test_a_plan_whose_workers_lack_a_processor_is_not_comparable(
+    claims_per_s: float | None, cpu_share: float | None, needs: float | None
+) -> None:
+    scene = Redriving(Fragile(100_000))
+    scene.bury(1000)
+    queues, now_ms = (QueueWork(name="crm", concurrency=20),), scene.app.store.now_ms()
+    for name in ("one", "two"):  # the plan's 80/s are 40/s more for each
+        ProcessCell(scene.app.store).write(
+            WorkerInfo(name=name, started_ms=now_ms, seen_ms=now_ms, queues=queues, claims_per_s=claims_per_s,
+                       cpu_share=cpu_share)
+        )  # fmt: skip
+    run = scene.start(rate="80/s", slow_start=False)
+    made = forecast_plan(scene.store, scene.app, run.plan)
+    assert made is not None and made.workers == 2
+    assert made.processor == (None if needs is None else pytest.approx(needs, rel=0.1))
+    said = [words for words in plan_words(made) if "not comparable" in words]
+    assert bool(said) == made.processor_bound == (needs is not None and needs > 0.8)
 
 
 def test_nine_of_ten_within_twelve_percent() -> None:

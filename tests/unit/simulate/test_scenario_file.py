@@ -186,6 +186,8 @@ def test_the_command_plays_each_seed_of_a_file_to_the_same_bytes(tmp_path: Path)
     ("argv", "said"),
     [
         (["outag"], "did you mean 'outage'?"),
+        (["redrive.toml"], "redrive.toml holds the settings of redrive, not a scenario; expected a file of another"),
+        (["../pyproject.toml"], "not a scenario; expected a file of another name"),
         (["a.toml", "--rate", "3"], "a.toml has a load of its own"),
         (["outage", "--from-history", "3h..1h"], "--from-history has the load of its time"),
     ],

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from tests.support.redrive_pages import Pages, text_of
 
-from redrive.present.forecasts import breaker_forecast_record, plan_forecast_record
-from redrive.simulate import forecast_breaker, foretold
+from redrive.present.forecasts import breaker_forecast_record, plan_forecast_record, score_record
+from redrive.simulate import forecast_breaker, foretold, read_score
+from redrive.triage.redrive.run import Run
 
 
 @pytest.fixture
@@ -50,3 +51,24 @@ def test_an_open_breaker_shows_what_comes_back(pages: Pages) -> None:
 def test_a_queue_shows_when_its_backlog_is_gone(pages: Pages) -> None:
     assert pages.json("/queues/crm")["forecast"]["gone_s"] == 0
     assert "Backlog: nothing waits" in text_of(pages.get("/queues/crm"))
+
+
+def test_forecasts_stand_beside_what_came(pages: Pages) -> None:
+    assert "no forecast can be scored yet" in text_of(pages.get("/forecasts")).lower()
+    pages.bury(sends=3)
+    pages.post("plan", q="queue:mail", rate="20/s")
+    id = pages.json("/plans")["plans"][0]["id"]
+    pages.post("apply", id=id, reason="their server is back")
+    record = pages.json("/forecasts")
+    assert [(each["run"], each["state"], each["came_s"]) for each in record["pending"]] == [(id, "running", None)]
+    assert (record["count"], record["forecasts"]) == (0, [])
+    assert f'href="/runs/{id}"' in pages.get("/forecasts")
+    assert 'href="/forecasts"' in pages.get("/runs") and 'href="/forecasts"' in pages.get(f"/plans/{id}")
+    Run(pages.app.store, id, pages.app).cancel(reason="enough")
+    assert pages.json("/forecasts")["pending"] == []
+
+
+def test_page_and_command_have_the_same_score(pages: Pages) -> None:
+    record = pages.json("/forecasts?last=7")
+    assert score_record(read_score(pages.app.store, 7)).items() <= record.items()
+    assert record["command"].startswith("redrive forecast score --last 7 --")
