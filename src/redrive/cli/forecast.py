@@ -30,15 +30,15 @@ def forecast() -> None:
 
 @forecast.command()
 @click.option(
-    "--last", type=click.IntRange(1, 200), default=10, show_default=True, help="of so many runs that are over"
+    "--last", type=click.IntRange(1, 200), default=10, show_default=True, help="the number of latest finished runs"
 )
 @at_store()
 def score(opened: OpenedStore, out: Output, last: int) -> None:
-    """Compare the forecasts of the last redrives with what came.
+    """Compare the forecasts of the last redrives with their results.
 
-    `dlq plan` and the page of plans keep a forecast with each plan. `foretold` and `came` say how long the run lasted,
-    `off` how far apart they are, relative to what came; it is empty if only one of them stopped itself. Runs that a
-    person cancelled are left out. Kept for 30 days after a run.
+    `dlq plan` and the page of plans keep a forecast with each plan. `foretold` and `came` are the duration of the run
+    in the forecast and in reality, and `off` is their difference, relative to reality. `off` is empty if only one of
+    them stopped itself. Runs that a person cancelled are left out. Forecasts are kept for 30 days after a run.
     """
     from ..simulate import read_score
 

@@ -62,8 +62,8 @@ def pause(
 ) -> None:
     """Let no worker claim messages of tasks, each given by its name or a pattern such as 'crm.*'.
 
-    The other tasks of the same queues go on. What waits spends no attempt. Workers follow within two seconds: what they
-    have claimed and not begun goes back to its place, and what runs, runs on. Not on SQS.
+    The other tasks of the same queues continue. Waiting messages spend no attempt. Workers follow within two seconds:
+    messages that they have claimed and not begun go back to their place, and running ones continue. Not on SQS.
     """
     _each(opened, out, names, partial(task_pauses.pause_task, reason=reason, for_=for_, actor=actor))
 
