@@ -219,7 +219,7 @@ def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str
 @signature(required=False)
 @at_store()
 def run(opened: OpenedStore, out: Output, ids: tuple[str, ...], actor: str | None, reason: str) -> int:
-    """Make messages due now that wait for their time: after a failure, by a delay or a schedule.
+    """Make waiting messages due now: those that wait after a failure, for a delay or for a schedule.
 
     Prints for each: due, held (by a pause, a group or flow control, which stay), running, too_late (it is dead or done)
     or unknown. Attempts and history stay. Exit 5 if some are neither due nor running, 1 if none is.
@@ -252,7 +252,7 @@ def run(opened: OpenedStore, out: Output, ids: tuple[str, ...], actor: str | Non
 
 @job.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
-@click.option("--kill", is_flag=True, help="kill the child process of one that runs isolated")
+@click.option("--kill", is_flag=True, help="kill the child process of an isolated run")
 @signature(required=False)
 @at_store()
 def cancel(opened: OpenedStore, out: Output, ids: tuple[str, ...], kill: bool, actor: str | None, reason: str) -> int:

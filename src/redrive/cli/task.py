@@ -37,7 +37,7 @@ def task() -> None:
 def list_(opened: OpenedStore, out: Output, paused: bool) -> None:
     """List the tasks that the app declares or living workers know, and who paused them.
 
-    A pattern that is paused and matches none of them has a row of its own.
+    A paused pattern that matches no task has a row of its own.
     """
     states = task_pauses.task_states(opened.store, opened.app)
     if not _write(out, [state for state in states if state.paused or not paused]):

@@ -34,7 +34,7 @@ _dir_option = click.option(
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="REDRIVE_METRICS_DIRECTORY",
-    help="add what workers count there: `redrive worker --metrics` says where [REDRIVE_METRICS_DIRECTORY]",
+    help="add the counts of workers in this folder: `redrive worker --metrics` names it [REDRIVE_METRICS_DIRECTORY]",
 )
 
 
@@ -74,7 +74,7 @@ def serve(opened: OpenedStore, out: Output, port: int, host: str, directory: Pat
 @_dir_option
 @at_store()
 def print_(opened: OpenedStore, out: Output, directory: Path | None) -> None:
-    """Print what one scrape would get, in Prometheus' text format whatever -o says."""
+    """Print the result of one scrape, always in Prometheus' text format."""
     sys.stdout.write(_client().generate_latest(_registry(opened.store, directory, opened.app)).decode())
 
 

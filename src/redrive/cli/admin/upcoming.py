@@ -25,7 +25,7 @@ _FIELDS = (*map(Column, ("span", "from_s", "to_s", "first", "retries", "exact"))
 @click.argument("queue", required=False)
 @at_store()
 def upcoming(opened: OpenedStore, out: Output, queue: str | None) -> None:
-    """Show how many scheduled messages of QUEUE come due, and when; without QUEUE those of all.
+    """Show how many scheduled messages of QUEUE come due, and when; without QUEUE, of all queues.
 
     `first` have not run yet, `retries` have failed before. A bar of retries is a wave of calls to the dependency that
     failed. Messages that are already due are not included: see `queue list`. A ~ marks an estimate, if there are too

@@ -106,7 +106,7 @@ def readmit(
 @click.command("export")
 @words_argument
 @every_option
-@click.option("-f", "--file", metavar="FILE", help="write here, whole or not at all (default: stdout)")
+@click.option("-f", "--file", metavar="FILE", help="write to this file, all or nothing (default: stdout)")
 @click.option("--reveal", is_flag=True, help=REVEALS)
 @signature(required=False)
 @at_store()

@@ -63,7 +63,10 @@ def note_outside(opened: OpenedStore) -> None:
     help="only this queue's dead letters (default: all queues of the app)",
 )
 @click.option(
-    "--from", "origin", metavar="URL|NAME", help="this queue of SQS; --queue names the queue that it belongs to"
+    "--from",
+    "origin",
+    metavar="URL|NAME",
+    help="read this SQS queue; --queue names the queue that its messages belong to",
 )
 @click.option("--once", is_flag=True, help="end when they are empty (the default)")
 @click.option("--follow", is_flag=True, help="continue until Ctrl-C")
