@@ -126,8 +126,8 @@ def _rejects(case: CeleryCase, task: Any) -> bool:
 
 @rule("celery task")
 def celery_visibility_timeout(case: CeleryCase, task: Any) -> RuleAnswers:
-    """The broker delivers a message again while it runs, or while it waits for its retry: its visibility timeout (an
-    hour on Redis, half an hour on SQS by default) is below the longest run with acks_late, or below the longest
+    """The broker delivers a message again while it runs, or while it waits for its retry. Its visibility timeout (an
+    hour on Redis, half an hour on SQS by default) is shorter than the longest run with acks_late, or than the longest
     countdown of a retry."""
     if case.visibility_s is None:
         return
@@ -173,8 +173,8 @@ def celery_no_jitter(case: CeleryCase, task: Any) -> RuleAnswers:
 
 @rule("celery task")
 def celery_acks_early(case: CeleryCase, task: Any) -> RuleAnswers:
-    """A message is acked before it runs (task_acks_late is off), so a worker that is killed, or a host that dies, loses
-    it, though the task is retried after exceptions."""
+    """A message is acked before it runs (task_acks_late is off). So if a worker is killed, or a host dies, the message
+    is lost, even if the task retries after exceptions."""
     if retries(task) and not _late(case, task):
         yield Hit(
             "warning",
@@ -209,8 +209,8 @@ def celery_poison_loops(case: CeleryCase, task: Any) -> RuleAnswers:
 
 @rule("celery task")
 def celery_retries_forever(case: CeleryCase, task: Any) -> RuleAnswers:
-    """A task is retried without end (max_retries=None): a message that cannot succeed is never given up, and no
-    person sees it."""
+    """A task is retried without end (max_retries=None). A message that cannot succeed is never given up, and no person
+    sees it."""
     if retries(task) and task.max_retries is None:
         yield Hit("warning", "it is retried without end: max_retries=None", "max_retries=25, and a place for the dead")
 

@@ -70,8 +70,8 @@ def _granted_per_s(budget: Budget, rate: float, needed: float) -> float:
 
 @rule("dependency")
 def breaker_never_opens(case: Case, called: Called) -> RuleAnswers:
-    """A breaker never opens, even if every call fails: at the rate of its tasks, retries included, its window never has
-    min_calls. So an outage is met by every message's attempts."""
+    """A breaker never opens, even if every call fails: at the rate of its tasks, retries included, its window never
+    contains min_calls. So in an outage every message spends its attempts."""
     breaker = called.declared.breaker
     if breaker is None:
         return
@@ -98,8 +98,8 @@ def _window_s(breaker: Breaker, rate: float) -> float:
 
 @rule("dependency")
 def breaker_never_closes(case: Case, called: Called) -> RuleAnswers:
-    """Once open, a breaker never closes though the dependency is well: its probes run longer than probe_lease, which
-    counts as failed, or longer than slow_call."""
+    """An open breaker never closes, even if the dependency has recovered: its probes run longer than slow_call, or
+    longer than probe_lease, which counts as failed."""
     breaker = called.declared.breaker
     if breaker is None:
         return
@@ -139,8 +139,8 @@ def _closes(breaker: Breaker, run_s: float) -> bool:
 
 @rule("dependency")
 def more_processes_than_limit(case: Case, called: Called) -> RuleAnswers:
-    """A fleet has more processes than a dependency's concurrency limit allows calls. Each process may always make one,
-    so the limit does not hold."""
+    """A fleet has more processes than a dependency's concurrency limit allows calls. Each process may always make one
+    call, so the limit does not hold."""
     aimd, processes = called.declared.concurrency, case.assume.processes
     if aimd is None:
         return
@@ -157,8 +157,8 @@ def more_processes_than_limit(case: Case, called: Called) -> RuleAnswers:
 
 @rule("app")
 def more_slots_than_connections(case: Case, app: object) -> RuleAnswers:
-    """The fleet runs more messages at once than the connections named by --connections, those of a database's pool or
-    of what the tasks call, so runs wait for a connection with their time limit running."""
+    """The fleet runs more messages at once than there are connections (--connections) to a database or a service. So
+    runs wait for a connection while their timeouts run."""
     most = case.assume.connections
     if most is None:
         return
@@ -176,7 +176,7 @@ def more_slots_than_connections(case: Case, app: object) -> RuleAnswers:
 
 @rule("task")
 def rate_below_arrivals(case: Case, task: TaskSpec) -> RuleAnswers:
-    """A rate limit lets fewer messages run than come, so the backlog grows without end."""
+    """A rate limit lets fewer messages run than arrive, so the backlog grows without end."""
     for control in case.controls_of(task):
         bound = control.rate
         if bound is None:
@@ -203,8 +203,8 @@ def rate_below_arrivals(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("queue")
 def priorities_starve(case: Case, queue: Queue) -> RuleAnswers:
-    """The messages of a queue come faster than the slots of the fleet finish them: the backlog grows, and the messages
-    of the lowest priority never run."""
+    """Messages of a queue arrive faster than the fleet finishes them. The backlog grows, and the messages of the lowest
+    priority never run."""
     tasks = case.on(queue.name)
     loads = [(case.rate_of(task), case.run_s(task)) for task in tasks]
     if not tasks:
@@ -224,8 +224,8 @@ def priorities_starve(case: Case, queue: Queue) -> RuleAnswers:
 
 @rule("queue")
 def retries_starve(case: Case, queue: Queue) -> RuleAnswers:
-    """A queue with retry_share=0 runs retries only when no first attempt waits: during a backlog no retry runs, and
-    their delays mean nothing."""
+    """A queue with retry_share=0 runs retries only when no first attempt waits. During a backlog no retry runs,
+    whatever its delay."""
     if queue.retry_share == 0 and any(preview(t.policy.retry).steps for t in case.on(queue.name)):
         yield Hit(
             "warning",

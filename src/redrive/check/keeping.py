@@ -48,8 +48,8 @@ def idempotency_too_short(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("schedule")
 def key_too_short(case: Case, schedule: Schedule) -> RuleAnswers:
-    """On SQS the cell of a unique key expires while its message may still be retried, so a second one is taken. Other
-    stores hold a key until its message is done."""
+    """On SQS the cell of a unique key expires while its message may still be retried, so a second message with the key
+    is accepted. Other stores hold a key until its message is done."""
     if case.engine != "sqs" or schedule.options.get("key") is None:
         return
     held_s, longest_s = KEY_TTL_MS / 1000, life_s(case, schedule.task)
@@ -64,8 +64,8 @@ def key_too_short(case: Case, schedule: Schedule) -> RuleAnswers:
 
 @rule("queue")
 def retention_too_short(case: Case, queue: Queue) -> RuleAnswers:
-    """Dead messages are removed before they are redriven: keep_dead_for is below the last automatic redrive, or below
-    the outage named; keep_dead is below the messages that die in it."""
+    """Dead messages are removed before they are redriven: keep_dead_for is shorter than the last automatic redrive or
+    the outage of --outage, or keep_dead is smaller than the number of messages that die in it."""
     dead, auto, outage_s = queue.retention.dead, queue.auto_redrive, case.assume.outage_s
     age_s = inf if dead.age_ms is None else dead.age_ms / 1000
     if auto is not None and (last_s := auto.delay_s(auto.max_redrives, 1.0)) > age_s:
@@ -103,8 +103,8 @@ def retention_too_short(case: Case, queue: Queue) -> RuleAnswers:
 
 @rule("queue")
 def auto_redrive_loops(case: Case, queue: Queue) -> RuleAnswers:
-    """Automatic redrives bring back what cannot succeed: the tasks of a queue call some faults permanent (never=, or
-    rules=), and each such message is redriven max_redrives times before it is quarantined."""
+    """Automatic redrives repeat messages that cannot succeed. The tasks of a queue declare some faults permanent
+    (never=, or rules=), and each such message is redriven max_redrives times before it is quarantined."""
     auto = queue.auto_redrive
     for task in case.on(queue.name) if auto is not None else ():
         named = sorted(task.policy.retry.never) + [r for r in _TASK_KINDS if any(r == rule[-1] for rule in task.rules)]
@@ -144,8 +144,8 @@ def blobs_too_short(case: Case, app: Registry) -> RuleAnswers:
 
 @rule("app")
 def unused_setting(case: Case, app: Registry) -> RuleAnswers:
-    """A dependency or a queue is declared, and no task or schedule names it, so its limits hold nothing back; or a task
-    names one that is declared under a similar name."""
+    """A dependency or a queue is declared, but no task or schedule uses it, so its limits have no effect. Or a task
+    uses a name that is not declared, and a similar one is."""
     for line in unmatched(app):
         text, _, fix = line.replace("; did you mean", ": did you mean").partition(": ")
         yield Hit("warning", text, fix, {}, text)
@@ -158,7 +158,7 @@ def unused_setting(case: Case, app: Registry) -> RuleAnswers:
 
 @rule("app")
 def nothing_declared(case: Case, app: Registry) -> RuleAnswers:
-    """The module was imported and no task was recognised in it: perhaps the modules that declare them are not
-    imported by it. Without this finding, a check of nothing would pass."""
+    """The module was imported and declares no task. Perhaps it does not import the modules that do. Without this
+    finding, a check of nothing would pass."""
     if not case.tasks:
         yield Hit("error", "no task is declared, so nothing was checked", "import the modules that declare tasks in it")

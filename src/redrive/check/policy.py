@@ -35,9 +35,9 @@ def _own(retry: Retry) -> dict[str, Preview]:
 
 @rule("task")
 def short_horizon(case: Case, task: TaskSpec) -> RuleAnswers:
-    """The retries of a task are over before an outage of the length named by --outage is, so its messages die in it.
-    An error if none can last that long, a warning if about half do not. A task without retries is spared. So is
-    one whose dependency's breaker opens in time, since while it is open no attempt is spent."""
+    """The retries of a task end before an outage of the length of --outage ends, so its messages die in it. It is an
+    error if no message can survive, and a warning if about half can. Two kinds of task are not judged: a task without
+    retries, and a task whose dependency's breaker opens in time, because an open breaker spends no attempts."""
     outage_s, retry = case.assume.outage_s, task.policy.retry
     if outage_s is None:
         yield Unclear("how long an outage lasts: --outage")
@@ -113,8 +113,8 @@ def _opens_s(breaker: Breaker, firsts: float, retries: float) -> float:
 
 @rule("task")
 def attempts_never_happen(case: Case, task: TaskSpec) -> RuleAnswers:
-    """Some of the attempts that a task declares never happen: its max_elapsed, or the deadline named by --deadline,
-    ends the retries first. Presets, and a max_attempts left at its default, are not judged."""
+    """Some attempts that a task declares never happen: its max_elapsed, or the deadline of --deadline, ends the retries
+    first. Presets, and a max_attempts left at its default, are not judged."""
     deadline_s = case.assume.deadline_s
     for key, shown in _own(task.policy.retry).items():
         declared = shown.chosen.max_attempts
@@ -136,8 +136,8 @@ def attempts_never_happen(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def cap_never_reached(case: Case, task: TaskSpec) -> RuleAnswers:
-    """The cap of a backoff is never reached, as the retries end before the delay has grown so far: it looks like a
-    bound that matters, and does nothing. Presets, and a cap left at its default, are not judged."""
+    """The cap of a backoff is never reached, because the retries end before the delay has grown to it. The cap looks
+    important and has no effect. Presets, and a cap left at its default, are not judged."""
     for key, shown in _own(task.policy.retry).items():
         backoff = shown.chosen.backoff
         if not shown.steps or backoff.cap in (Backoff().cap, YEAR_S) or backoff.fn is not None:
@@ -156,8 +156,8 @@ def cap_never_reached(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def no_spread(case: Case, task: TaskSpec) -> RuleAnswers:
-    """The delays have no jitter, so messages that fail together come back together, at a rate at which more than 10 of
-    them fall in one second. A task with a rate limit is spared, since that spaces its runs."""
+    """The delays have no jitter, and more than 10 messages fail in one second, so they come back together. A task with
+    a rate limit is not judged, because the limit spaces its runs."""
     shown = preview(task.policy.retry, kind="transient")
     if not shown.steps or any(step.high_s - step.low_s >= 1 for step in shown.steps):
         return
@@ -187,8 +187,8 @@ def _at_once(backoff: Backoff, rate: float) -> int:
 
 @rule("task")
 def retry_amplification(case: Case, task: TaskSpec) -> RuleAnswers:
-    """One message that keeps failing makes more than 200 calls in all: its attempts, those of each automatic redrive,
-    and those of the tasks that its deaths enqueue (on_dead)."""
+    """One message that keeps failing makes more than 200 calls in all: its attempts, the attempts of each automatic
+    redrive, and those of the tasks that its deaths enqueue (on_dead)."""
     calls, parts, seen, one, times = 0, [], set[str](), task, 1
     while one.name not in seen:
         seen.add(one.name)
@@ -213,8 +213,8 @@ def retry_amplification(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def retry_after_beyond_horizon(case: Case, task: TaskSpec) -> RuleAnswers:
-    """A dependency asks for a longer wait than the retries last (Retry-After; --retry-after, or what --url finds), so a
-    message that obeys it dies, though nothing is wrong with it."""
+    """A dependency asks for a longer wait than the retries last (Retry-After; from --retry-after or --url). A message
+    that obeys it dies, though nothing is wrong with it."""
     asked_s = case.retry_after_s(task)
     if asked_s is None:
         if case.dependency_of(task) is not None:
@@ -235,8 +235,8 @@ def retry_after_beyond_horizon(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def retry_after_cut(case: Case, task: TaskSpec) -> RuleAnswers:
-    """A wait that the dependency asks for (Retry-After) is above the policy's max_retry_after: messages come back after
-    that, only to be put off again."""
+    """A dependency asks for a wait (Retry-After) above the policy's max_retry_after. Messages come back too early, and
+    are put off again."""
     asked_s, most_s = case.retry_after_s(task), task.policy.retry.max_retry_after_s
     if asked_s is not None and asked_s > most_s:
         yield Hit(
@@ -271,7 +271,7 @@ def _dies_of_waiting(task: TaskSpec, asked_s: float) -> bool:
 
 @rule("task")
 def unused_entry(case: Case, task: TaskSpec) -> RuleAnswers:
-    """An entry of on= never applies, since never= or only= rules out the fault that it names."""
+    """An entry of on= never applies, because never= or only= excludes its fault."""
     for key, shown in _own(task.policy.retry).items():
         if key != "default" and not shown.chosen.retryable:
             yield Hit(

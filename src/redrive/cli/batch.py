@@ -55,7 +55,7 @@ _MEMBERS = (
 
 @click.group(cls=Subcommands)
 def batch() -> None:
-    """List, show and watch batches of messages that are waited for together; cancel one."""
+    """List, show and watch batches: messages that you wait for together; cancel one."""
 
 
 @batch.command("list")
@@ -67,8 +67,8 @@ def list_(opened: OpenedStore, out: Output, name: str | None, state: str | None,
     """List batches that have members, with the members counted by what became of them.
 
     A batch is `filling` until its producer seals it, and `running` while a member is open. Then it is `done`,
-    `cancelled`, or `partial`: more members failed than it tolerates. Redrive these, and it goes on. It is forgotten
-    seven days after nothing is left that could change it.
+    `cancelled`, or `partial`: more members failed than it tolerates. Redrive these, and it continues. It is forgotten
+    seven days after it has no open and no dead member.
     """
     wanted = (info for info in every(opened.store) if name in (None, info.name) and state in (None, info.state.value))
     if not out.rows(map(batch_record, wanted), _COLUMNS, id="id", limit=limit):
@@ -97,7 +97,7 @@ def show(opened: OpenedStore, out: Output, id: str) -> None:
 def members(opened: OpenedStore, out: Output, id: str, lane: str | None, limit: int | None) -> None:
     """List the members of a batch that are stored.
 
-    Members that are done are deleted, unless their results are kept. `dlq list batch:ID` says of what dead ones died.
+    Done members are deleted, unless their results are kept. `dlq list batch:ID` says why dead ones died.
     """
     ref, _ = found(opened.store, id)
     now_ms = opened.store.now_ms()

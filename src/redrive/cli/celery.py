@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "--held",
     type=DURATION,
     metavar="AGE",
-    help="first take over what Celery's workers, stopped by now, hold for longer than that",
+    help="first take over messages that stopped Celery workers have held for longer than this",
 )
 def celery(app_argument: str | None, app: str | None, burst: bool, held: float | None) -> int:
     """Move messages from Celery's broker to the queues of an app, until SIGTERM or Ctrl-C.

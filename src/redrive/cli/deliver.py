@@ -43,9 +43,9 @@ _COLUMNS = (
 @click.argument("file")
 @click.option("--to", required=True, metavar="URL", envvar="REDRIVE_TO", help="where each line is POSTed [REDRIVE_TO]")
 @click.option("--concurrency", type=int, metavar="N", help="requests at once (default: 10) [REDRIVE_CONCURRENCY]")
-@click.option("--rate", envvar="REDRIVE_RATE", help="at most so many requests, such as 50/s or 600/m [REDRIVE_RATE]")
+@click.option("--rate", envvar="REDRIVE_RATE", help="the highest rate of requests: 50/s or 600/m [REDRIVE_RATE]")
 @click.option("--timeout", type=DURATION, default="30s", envvar="REDRIVE_TIMEOUT",
-              help="of one request, up to the last byte of its answer (default: 30s) [REDRIVE_TIMEOUT]")  # fmt: skip
+              help="time limit of a request and its whole answer (default: 30s) [REDRIVE_TIMEOUT]")  # fmt: skip
 @click.option("--retry", default="patient", metavar="POLICY", envvar="REDRIVE_RETRY",
               help="for lines that fail: patient (the default), or a preset [REDRIVE_RETRY]")  # fmt: skip
 @click.option("--header", "headers", multiple=True, metavar="'K: V'", help="send this header too; may be repeated")
@@ -54,12 +54,15 @@ _COLUMNS = (
 @click.option("--secret", "secrets", multiple=True, metavar="whsec_…", envvar="REDRIVE_SECRET",
               help="sign as Standard Webhooks specify; a variable is safer [REDRIVE_SECRET]")  # fmt: skip
 @click.option(
-    "--skip-bad", type=click.Path(path_type=Path), metavar="FILE", help="leave bad lines out, write them here"
+    "--skip-bad",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="leave bad lines out, and write them to this file",
 )
-@click.option("--append", is_flag=True, help="of a file that grew since it was sent: send only its new lines")
+@click.option("--append", is_flag=True, help="send only the lines that were added to the file since it was sent")
 @click.option("--dry-run", is_flag=True, help="check the file and show what would be sent; send nothing")
 @click.option("--forget", is_flag=True, help="forget that this file was sent to this URL; send nothing")
-@click.option("--yes", is_flag=True, help="with --forget: remove from the store what was not delivered")
+@click.option("--yes", is_flag=True, help="with --forget: remove undelivered lines from the store, too")
 @signature(required=False)
 @at_store(create=True)
 def deliver(opened: OpenedStore, output: Output, file: str, **given: Any) -> int:

@@ -85,7 +85,7 @@ def enqueue(
     FILE holds JSON lines, plain or gzipped; '-' is standard input. A line names its task and arguments, and may have an
     id, a key and the other options: {"task": "crm.push", "args": {"record_id": 42}, "key": "42", "delay": "5m"}. With
     --task a line is the arguments alone. All lines are checked first: a bad one stops the command before anything is
-    enqueued. Run again, the same command goes on after the last line that is stored, and enqueues no line twice.
+    enqueued. If you run the command again, it continues after the last stored line, and enqueues no line twice.
     """
     if arguments is None and raw is None and _names_file(task, opened.app):
         _refuse_options(options | {"label": labels or None}, headers)

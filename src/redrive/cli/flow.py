@@ -68,9 +68,9 @@ key_option = click.option("--key", default="", help="for this key, if the depend
 def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     """List dependencies, and why their messages are held back now.
 
-    `until` is when an open breaker lets probes through. Of the first thousand waiting messages, `waiting` belong to its
-    tasks, and `deferred` were claimed and put off, by reason. On SQS both are empty, as waiting messages cannot be
-    listed there.
+    `until` is the time at which an open breaker permits probes. `waiting` and `deferred` count the first thousand
+    waiting messages: those of its tasks, and those that were claimed and put off, by reason. On SQS both are empty, as
+    waiting messages cannot be listed there.
     """
     rows = [dependency_row(control) for control in Controls(opened.store, opened.app).list()]
     if not out.rows(rows, _columns(opened.store.now_ms()), id="dependency", limit=limit):
@@ -82,8 +82,8 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
 @key_option
 @at_store(absent=True)
 def show(opened: OpenedStore, out: Output, name: str, key: str) -> None:
-    """Show a dependency, with the last transitions of its breaker. If that is open: what comes back when it closes, and
-    how many messages will have died if it stays open."""
+    """Show a dependency, with the last transitions of its breaker. If the breaker is open, also forecast how many
+    messages come back when it closes, and how many die if it stays open."""
     from ..simulate import forecast_breaker
 
     control = _known(opened, name).show(name, key=key)
@@ -96,7 +96,7 @@ def show(opened: OpenedStore, out: Output, name: str, key: str) -> None:
 @click.option(
     "--breaker",
     type=click.Choice(["auto", "open", "closed"]),
-    help="let it decide by what calls return, hold it open, or hold it closed",
+    help="auto: by how calls end; or hold it open, or closed",
 )
 @click.option(
     "--for", "for_", type=DURATION, help="with --breaker open or closed: release it by itself after this time"
@@ -121,7 +121,7 @@ def set_(
     Or end what flow control started: a cool-down, a ramp, or a spent budget.
 
     Try `--breaker auto` first: then the breaker opens and closes by how calls end. A breaker that is held closed
-    protects nothing. After 15 minutes `redrive status` names what is held without --for, until it is released.
+    protects nothing. After 15 minutes `redrive status` names each breaker that is held without --for.
 
     While it is open, no worker calls the dependency, waiting messages lose no attempt, and other tasks continue. Once
     it is closed, waiting messages are let go in a ramp, as always. Workers follow within a quarter of a second. The

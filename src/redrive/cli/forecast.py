@@ -33,17 +33,17 @@ def forecast() -> None:
 
 @forecast.command()
 @click.option(
-    "--last", type=click.IntRange(1, 200), default=10, show_default=True, help="of so many runs that are over"
+    "--last", type=click.IntRange(1, 200), default=10, show_default=True, help="the number of latest finished runs"
 )
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help=plots.HELP)
 @at_store()
 def score(opened: OpenedStore, out: Output, last: int, plot: Path | None) -> None:
-    """Compare the forecasts of the last redrives with what came.
+    """Compare the forecasts of the last redrives with their results.
 
-    `dlq plan` and the page of plans keep a forecast with each plan. `foretold` and `came` say how long the run lasted,
-    `off` how far apart they are, relative to what came; it is empty if only one of them stopped itself, and of a run
-    that is not over, which comes first and does not count. Runs that a person cancelled are left out. Kept for 30 days
-    after a run. The page /forecasts shows the same.
+    `dlq plan` and the page of plans keep a forecast with each plan. `foretold` and `came` are the duration of the run
+    in the forecast and in reality, and `off` is their difference, relative to reality. `off` is empty if only one of
+    them stopped itself, and for a run under way, which comes first and does not count. Runs that a person cancelled are
+    left out. Forecasts are kept for 30 days after a run. The page /forecasts shows the same.
     """
     from ..simulate import read_score
 

@@ -76,8 +76,8 @@ body_option = click.option("--body", is_flag=True, help="show a body from blob s
 def show(opened: OpenedStore, out: Output, id: str, body: bool, reveal: Reveal) -> None:
     """Show a message: its error, why it waits or died, its body, its life, and the next commands.
 
-    Of a message that was done within the last hour it says when, where and for how long. Secrets are hidden, unless
-    --reveal is given. -v shows all fields and faults.
+    If the message was done within the last hour, it shows when, where and for how long it ran. Secrets are hidden,
+    unless --reveal is given. -v shows all fields and faults.
     """
     id = message_id(opened, id)
     if opened.store.find([id])[0] is None and (done := done_of(opened.store, id)) is not None:
@@ -134,14 +134,14 @@ def write_message(opened: OpenedStore, out: Output, message: Message, *, body: b
 @click.option("-q", "--queue", help="only messages of this queue")
 @click.option("--task", help="only messages of this task")
 @click.option("--state", type=click.Choice(STATES), help="only messages in this state")
-@click.option("--since", type=PAST, help="only those done, dead or enqueued since then: 6h, or a time")
-@click.option("--until", type=PAST, help="only those done, dead or enqueued before then")
+@click.option("--since", type=PAST, help="only messages done, dead or enqueued since this time: 6h, or a time")
+@click.option("--until", type=PAST, help="only messages done, dead or enqueued before this time")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
-@click.option("--count", "counts", is_flag=True, help="print the number of all that match, where it can be known")
+@click.option("--count", "counts", is_flag=True, help="print the number of matches, if it can be known")
 @click.option(
     "--look",
     type=click.IntRange(0),
-    help="read at most so many that do not match (default: 20,000 for a table or a count, else all; 0: all)",
+    help="stop after this many that do not match (default: 20,000 for a table or a count, else all; 0: all)",
 )
 @at_store()
 def list_(
@@ -159,8 +159,8 @@ def list_(
 ) -> int:
     """List messages: running and waiting ones by queue, then dead, quarantined and done ones by the time of their end.
 
-    With `--state leased`, those that run longest first: for how long, and in which worker. A worker reports the first
-    hundred messages that it holds.
+    `--state leased` lists running messages, the longest first: for how long they run, and in which worker. A worker
+    reports the first hundred messages that it holds.
 
     SELECTOR says which ones, in any state: `'key:order-7'`, `'lane:scheduled due:<6h args.tenant:acme'`. A bare word
     is searched in ids, keys, correlation ids, faults and arguments: `job list acme`.
@@ -219,7 +219,7 @@ def _row(message: Message, runs: Mapping[str, Running], now_ms: int) -> dict[str
 @signature(required=False)
 @at_store()
 def run(opened: OpenedStore, out: Output, ids: tuple[str, ...], actor: str | None, reason: str) -> int:
-    """Make messages due now that wait for their time: after a failure, by a delay or a schedule.
+    """Make waiting messages due now: those that wait after a failure, for a delay or for a schedule.
 
     Prints for each: due, held (by a pause, a group or flow control, which stay), running, too_late (it is dead or done)
     or unknown. Attempts and history stay. Exit 5 if some are neither due nor running, 1 if none is.
@@ -252,7 +252,7 @@ def run(opened: OpenedStore, out: Output, ids: tuple[str, ...], actor: str | Non
 
 @job.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID…")
-@click.option("--kill", is_flag=True, help="kill the child process of one that runs isolated")
+@click.option("--kill", is_flag=True, help="kill the child process of an isolated run")
 @signature(required=False)
 @at_store()
 def cancel(opened: OpenedStore, out: Output, ids: tuple[str, ...], kill: bool, actor: str | None, reason: str) -> int:
@@ -261,8 +261,8 @@ def cancel(opened: OpenedStore, out: Output, ids: tuple[str, ...], kill: bool, a
     Prints for each: cancelled, requested (it runs, and is notified within a third of its lease), too_late (it is dead
     or done) or unknown.
 
-    A handler that runs isolated, in a child process, is killed with `--kill`, half a second after it was asked. Others
-    end only when they listen, or with their worker.
+    With `--kill`, a handler that runs isolated, in a child process, is killed half a second after the request. Other
+    handlers end only if they check for it, or with their worker.
     """
     from ..status import running_of, worker_reports
     from ..triage.pauses import cancel

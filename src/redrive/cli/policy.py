@@ -83,8 +83,8 @@ def preview(
 ) -> None:
     """Show each delay of a policy with its jitter range, when each retry starts, the total and the horizon.
 
-    PRESET is one of `redrive policy list`; --task takes the policy of a task of the app; without either it is the
-    default policy.
+    PRESET is a name from `redrive policy list`. --task shows the policy of a task of the app. Without either it shows
+    the default policy.
     """
     chosen = settings({"app": app, "output": output})
     name, retry = _policy(preset, task, chosen.app, chosen.folder)

@@ -31,8 +31,8 @@ _SHARE = click.FloatRange(0, 1, max_open=True)
 @app_option
 @click.option("--celery", metavar="MODULE:APP", help="check this app of Celery instead")
 @url_option
-@click.option("--outage", "outage_s", type=DURATION, help="how long what the tasks call may be down, such as 2h")
-@click.option("--rate", "rates", multiple=True, metavar="[TASK=]RATE", help="messages that come, of each task: 50/s")
+@click.option("--outage", "outage_s", type=DURATION, help="how long a dependency may be down, such as 2h")
+@click.option("--rate", "rates", multiple=True, metavar="[TASK=]RATE", help="messages that arrive for each task: 50/s")
 @click.option("--run", "run_s", type=DURATION, help="how long a run takes")
 @click.option("--failing", type=_SHARE, help="the share of first attempts that fail in ordinary times: 0.02")
 @click.option("--retry-after", "retry_after_s", type=DURATION, help="the longest wait that dependencies ask for")
@@ -40,12 +40,16 @@ _SHARE = click.FloatRange(0, 1, max_open=True)
 @click.option("--lease", "lease_s", type=DURATION, help="the lease of workers [REDRIVE_LEASE]")
 @click.option("--processes", type=click.IntRange(1), help="worker processes, of all machines [REDRIVE_PROCESSES]")
 @click.option("--connections", type=click.IntRange(1), help="connections that the runs of all processes share")
-@click.option("--function", "function_s", type=DURATION, help="the timeout of the Lambda function that works")
-@click.option("--blobs-expire", "blobs_s", type=DURATION, help="when the storage of large bodies expires them")
+@click.option("--function", "function_s", type=DURATION, help="the timeout of the Lambda function that runs the tasks")
+@click.option(
+    "--blobs-expire", "blobs_s", type=DURATION, help="after what time the storage of large bodies expires them"
+)
 @click.option("--strict", is_flag=True, help="exit 1 on warnings too")
-@click.option("--baseline", type=click.Path(path_type=Path), help="a file with findings to accept")
-@click.option("--write-baseline", type=click.Path(path_type=Path), help="write the present findings to such a file")
-@click.option("--explain", metavar="RULE", help="say what a rule is about, and stop")
+@click.option("--baseline", type=click.Path(path_type=Path), help="a file with accepted findings")
+@click.option(
+    "--write-baseline", type=click.Path(path_type=Path), help="write the present findings to this baseline file"
+)
+@click.option("--explain", metavar="RULE", help="explain a rule, and stop")
 @partial(output_option, more=("sarif",))
 def check(
     app: str | None,
@@ -59,11 +63,11 @@ def check(
     output: str | None,
     **assumed: Any,
 ) -> int:
-    """Say what will go wrong with the policies of an app, before it does; exits 1 on errors.
+    """Find problems in the policies of an app before they happen; exits 1 on errors.
 
-    Each finding names its rule, the numbers that it follows from, and the change that mends it. The options name what
-    is assumed; with --url the store's history and the attributes of its queues say it. What cannot be decided is
-    counted as unknown and fails nothing. Tasks accept findings by @app.task(accepts={RULE: REASON}).
+    Each finding names its rule, its numbers, and the change that fixes it. The options are your assumptions; with --url
+    they come from the store's history and the attributes of its queues. A rule that cannot decide counts as unknown and
+    does not fail the check. Tasks accept findings by @app.task(accepts={RULE: REASON}).
     """
     from .. import check as checks
 

@@ -51,11 +51,11 @@ def queue() -> None:
 def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     """List queues with the number of messages in each lane.
 
-    `scheduled` counts delayed and retrying messages, `parked` those in line for a place in their group; `oldest` is how
-    long the first message that has not begun has been due. On SQS a retry that waits hidden counts as leased, and the
-    age of the oldest message is unknown.
+    `scheduled` counts delayed and retrying messages, `parked` those in line for a place in their group. `oldest` is the
+    time since the oldest waiting message was due. On SQS a retry that waits hidden counts as leased, and the age of the
+    oldest message is unknown.
 
-    `done 1h` counts what was done within the last hour, `kept` the done messages that are kept (keep_result=).
+    `done 1h` counts the messages done within the last hour, `kept` the done messages that are kept (keep_result=).
 
     `held` says what keeps waiting messages from running, of the first 200: a pause, a breaker, a rate, no worker, …
     """
@@ -101,7 +101,8 @@ def _row(name: str, counts: Counts, paused: bool, holds: Sequence[Hold], now_ms:
 def show(opened: OpenedStore, out: Output, name: str) -> None:
     """Show a queue: its messages by lane, what holds them, and when its backlog is gone.
 
-    The forecast divides what waits, scheduled messages too, by how much more went than came in the last five minutes.
+    The forecast divides the number of waiting messages, scheduled ones too, by the rate at which the queue shrank in
+    the last five minutes.
     """
     from ..simulate import forecast_queue
     from ..status import Reasons

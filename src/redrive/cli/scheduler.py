@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option(
     "--log",
     type=click.Choice(LOGS),
-    help="a line per tick on stderr (default: text on a terminal, else json) [REDRIVE_LOG]",
+    help="a line for each tick on stderr (default: text on a terminal, otherwise json) [REDRIVE_LOG]",
 )
 def scheduler(app_argument: str | None, app: str | None, url: str | None, log: str | None) -> int:
     """Enqueue the ticks of an app's schedules until SIGTERM or Ctrl-C.

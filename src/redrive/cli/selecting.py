@@ -40,8 +40,8 @@ def filters(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--died-of", metavar="REASON", help="only dead for this reason: exhausted, permanent, rejected, …")
     @click.option("--error", help="only with this exception, by its qualified name")
     @click.option("--fingerprint", help="only of this failure group")
-    @click.option("--since", type=PAST, help="only those that died since then: 6h, or 2026-01-31T15:04:05Z")
-    @click.option("--until", type=PAST, help="only those that died before then")
+    @click.option("--since", type=PAST, help="only messages that died since this time: 6h, or 2026-01-31T15:04:05Z")
+    @click.option("--until", type=PAST, help="only messages that died before this time")
     @functools.wraps(command)
     def run(
         *args: Any,

@@ -72,10 +72,10 @@ def simulate(
 ) -> None:  # fmt: skip
     """Simulate load on a dependency, by redrive's own decisions on a virtual clock.
 
-    SCENARIO is a TOML file, or what the dependency does: `outage` of a minute, `brownout` in which 40 % fail, `slow`
-    for a minute, or `overload`, too little capacity; by default it is well. --from-history plays load and faults of a
-    past time again, as the store's history has them, with the policy of the app's task; --set changes that policy, and
-    is then shown beside it. Nothing is read or written otherwise. Ctrl-C prints what is known.
+    SCENARIO is a TOML file, or what the dependency does: `outage` for a minute, `brownout` in which 40 % fail, `slow`
+    for a minute, or `overload`, too little capacity. By default it works well. --from-history plays a past time again:
+    load and faults come from the store's history, the policy from the app's task. --set changes that policy, and shows
+    both. Nothing else is read or written. Ctrl-C prints the results so far.
     """
     plots.check(plot)
     chosen = settings({"app": app, "url": url, "output": output})

@@ -37,7 +37,7 @@ def task() -> None:
 def list_(opened: OpenedStore, out: Output, paused: bool) -> None:
     """List the tasks that the app declares or living workers know, and who paused them.
 
-    A pattern that is paused and matches none of them has a row of its own.
+    A paused pattern that matches no task has a row of its own.
     """
     states = task_pauses.task_states(opened.store, opened.app)
     if not _write(out, [state for state in states if state.paused or not paused]):
@@ -62,8 +62,8 @@ def pause(
 ) -> None:
     """Let no worker claim messages of tasks, each given by its name or a pattern such as 'crm.*'.
 
-    The other tasks of the same queues go on. What waits spends no attempt. Workers follow within two seconds: what they
-    have claimed and not begun goes back to its place, and what runs, runs on. Not on SQS.
+    The other tasks of the same queues continue. Waiting messages spend no attempt. Workers follow within two seconds:
+    messages that they have claimed and not begun go back to their place, and running ones continue. Not on SQS.
     """
     _each(opened, out, names, partial(task_pauses.pause_task, reason=reason, for_=for_, actor=actor))
 

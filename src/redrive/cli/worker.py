@@ -43,7 +43,7 @@ from .terminal.warnings import tell_warnings
     "--drain",
     is_flag=True,
     default=None,
-    help="end when nothing is left, waiting for what is scheduled [REDRIVE_DRAIN]",
+    help="end when nothing is left, waiting for scheduled messages [REDRIVE_DRAIN]",
 )
 @click.option("--processes", metavar="N", help="worker processes (default: 1) [REDRIVE_PROCESSES]")
 @click.option("--concurrency", metavar="N", help="messages at once per process, over all queues [REDRIVE_CONCURRENCY]")
@@ -78,7 +78,7 @@ from .terminal.warnings import tell_warnings
 @click.option(
     "--suspect-processes",
     metavar="N",
-    help="child processes for what a killed worker left, over all its processes (default: two for each processor) "
+    help="child processes for suspects of a crash, over all its processes (default: two for each processor) "
     "[REDRIVE_SUSPECT_PROCESSES]",
 )
 @click.option(
@@ -91,7 +91,7 @@ from .terminal.warnings import tell_warnings
 @click.option(
     "--log",
     type=click.Choice(LOGS),
-    help="a line per fate on stderr (default: text on a terminal, else json) [REDRIVE_LOG]",
+    help="a line for each message on stderr (default: text on a terminal, otherwise json) [REDRIVE_LOG]",
 )
 @click.option(
     "--metrics",

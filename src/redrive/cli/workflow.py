@@ -36,8 +36,8 @@ def workflow() -> None:
 def show(opened: OpenedStore, out: Output, id: str) -> None:
     """Show the steps of a workflow, or the batches nested in a batch, each below the last one that it begins after.
 
-    A step is `waiting` until the steps before it are done, then `running`, and `done`, or `partial` if members of it
-    are dead. Redrive these, and the workflow goes on.
+    A step is `waiting` until the steps before it are done, then `running`. It ends as `done`, or as `partial` if
+    members of it are dead. Redrive these, and the workflow continues.
     """
     _, info = found(opened.store, id)
     rows = ({"part": text, **part} for text, part in drawn(batch_record(info)["parts"]))

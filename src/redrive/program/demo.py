@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 @click.option(
     "--url",
     metavar="URL",
-    help="on this store, SQS excepted, beside what it holds (default: an SQLite file of its own)",
+    help="use this store, not SQS; its contents stay (default: an SQLite file of its own)",
 )
-@click.option("--web", is_flag=True, help="slowly, with pages on its store, in which you redrive at the end")
+@click.option("--web", is_flag=True, help="slower, with web pages, on which you redrive at the end")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", help="the report, or its figures")
 def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) -> int:
     """Deliver 329 real webhooks to an endpoint that misbehaves, and prove that none is lost.
@@ -38,8 +38,8 @@ def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) 
     once more. Last, two endpoints have the same outage: one is called without a circuit breaker, one with it, and the
     requests that each gets meanwhile are counted. It takes about 30 s.
 
-    With --web it is slower, and ends with you: three causes are dead, the endpoint is fixed, and you redrive them in
-    the pages. Then the ledger is checked. After five minutes the demo redrives the rest itself.
+    With --web it is slower, and you do the last part: the endpoint is fixed, and you redrive the dead messages of three
+    causes on the web pages. Then the ledger is checked. After five minutes the demo redrives the rest itself.
 
     Exit codes: 0 the ledger balances each time, 1 it does not, 130 interrupted.
     """

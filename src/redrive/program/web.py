@@ -19,7 +19,9 @@ from ..read_model import ReadModel
 @click.option("--host", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)")
 @click.option("--port", type=click.IntRange(0, 65535), default=8787, help="the port; 0: a free one (default: 8787)")
 @click.option("--base-path", default="", metavar="PATH", help="where a proxy shows the pages, such as /jobs")
-@click.option("--token", envvar="REDRIVE_WEB_TOKEN", help="who has it may do everything [REDRIVE_WEB_TOKEN]")
+@click.option(
+    "--token", envvar="REDRIVE_WEB_TOKEN", help="anyone with this token may do everything [REDRIVE_WEB_TOKEN]"
+)
 @click.option("--allowed-host", "hosts", multiple=True, metavar="NAME", help="a name in the Host of requests; *: any")
 @click.option("--read-only", is_flag=True, help="answer every change with 405")
 @click.option("--open", "open_", is_flag=True, help="open the pages in a browser")

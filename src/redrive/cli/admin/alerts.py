@@ -41,7 +41,7 @@ def _named() -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
         queue = click.option("-q", "--queue", help="alerts about this queue")
-        return queue(click.option("--dependency", help="alerts about this dependency, and what calls it")(command))
+        return queue(click.option("--dependency", help="alerts about this dependency, and tasks that call it")(command))
 
     return wrap
 

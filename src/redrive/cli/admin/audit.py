@@ -62,7 +62,7 @@ def verify(opened: OpenedStore, out: Output, anchor: str) -> int:
 
 
 @audit.command()
-@click.option("-f", "--file", type=click.Path(path_type=Path), help="write here, whole or not at all [stdout]")
+@click.option("-f", "--file", type=click.Path(path_type=Path), help="write to this file, all or nothing [stdout]")
 @at_store()
 def export(opened: OpenedStore, out: Output, file: Path | None) -> None:
     """Write the whole log as JSON lines, the oldest first, as it is stored: {"hash": …, "entry": {…}}.

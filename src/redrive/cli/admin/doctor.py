@@ -16,10 +16,10 @@ from ..terminal.stderr import note
 def doctor(opened: OpenedStore, out: Output) -> int:
     """Check the set-up for damage, risks and slowness; exits 1 if it finds any.
 
-    Each line says what is wrong, what may follow, and what to do. It changes nothing. With --app it also checks whether
-    the store fits the app's tasks, as a worker does before it starts, whether a scheduler runs its schedules, and
-    whether its tasks name dependencies that are declared. Before the first message only the app is checked. Hung
-    workers are named, and batches whose state is lost.
+    Each line says what is wrong, what it may cause, and what to do. It also names hung workers, and batches whose state
+    is lost. It changes nothing. With --app it checks three more things: does the store fit the app's tasks, does a
+    scheduler run its schedules, and are the dependencies of its tasks declared? Before the first message only the app
+    is checked.
 
     \b
       redrive doctor --app tasks:app

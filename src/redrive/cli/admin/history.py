@@ -47,10 +47,10 @@ def history(
 ) -> None:
     """Show what happened, by time: outcomes, error rate and durations.
 
-    The workers count, and add it to the store every ten seconds; a worker that is killed loses its last ten seconds of
-    counts, never a message. `errors` is the share of the runs that failed. p95 is what 95 of 100 did not exceed, within
-    a tenth: of the run, of the wait from when a message was due to its start, and of the time from then to its success,
-    for those that needed one try and those that needed more. -o json has all counts, by attempt, reason and kind.
+    Workers count, and add their counts to the store every ten seconds. A killed worker loses the counts of its last ten
+    seconds, never a message. `errors` is the share of failed runs. p95 is the time that 95 of 100 did not exceed,
+    within a tenth: of the run, of the wait from the due time to the start, and of the time from the due time to the
+    success, at the first try and after retries. -o json has all counts, by attempt, reason and kind.
     """
     from ...history import read_history
 

@@ -54,9 +54,8 @@ def new(output: str | None, id: str) -> None:
 def status(opened: OpenedStore, out: Output) -> int:
     """Show which keys encrypt stored data. Exits 1 if one of them is missing here.
 
-    A key whose counts are zero and which does not write can be removed once every process writes with a newer one, and
-    the results of idempotency keys that it encrypted have expired: those are not counted. Reads every message,
-    blob and batch.
+    You can remove a key if its counts are zero, every process writes with a newer one, and the results of idempotency
+    keys that it encrypted have expired (these are not counted). Reads every message, blob and batch.
     """
     from ...batch import batch_cells
     from ...crypto import key_uses

@@ -34,7 +34,7 @@ _dir_option = click.option(
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     envvar="REDRIVE_METRICS_DIRECTORY",
-    help="add what workers count there: `redrive worker --metrics` says where [REDRIVE_METRICS_DIRECTORY]",
+    help="add the counts of workers in this folder: `redrive worker --metrics` names it [REDRIVE_METRICS_DIRECTORY]",
 )
 
 
@@ -74,7 +74,7 @@ def serve(opened: OpenedStore, out: Output, port: int, host: str, directory: Pat
 @_dir_option
 @at_store()
 def print_(opened: OpenedStore, out: Output, directory: Path | None) -> None:
-    """Print what one scrape would get, in Prometheus' text format whatever -o says."""
+    """Print the result of one scrape, always in Prometheus' text format."""
     sys.stdout.write(_client().generate_latest(_registry(opened.store, directory, opened.app)).decode())
 
 
@@ -85,17 +85,17 @@ def print_(opened: OpenedStore, out: Output, directory: Path | None) -> None:
 @click.option("--age", type=DURATION, default="15m", help="wait of the oldest that is due (default: 15m)")
 @click.option("--errors", type=float, default=0.3, help="share of failed runs in 15 minutes (default: 0.3)")
 @click.option("--wave", type=float, default=5000, help="retries due in the next 10 minutes (default: 5000)")
-@click.option("--slow", type=DURATION, default="30s", help="what 95 of 100 runs may take (default: 30s)")
+@click.option("--slow", type=DURATION, default="30s", help="the time that 95 of 100 runs may take (default: 30s)")
 @click.option("--stuck", type=DURATION, default="1h", help="how long a run may last (default: 1h)")
 @click.option("--skew", type=DURATION, default="5s", help="how far a clock may be away (default: 5s)")
 @click.option("--late", type=DURATION, default="1m", help="how late a schedule may be (default: 1m)")
 @click.option("--runbooks", metavar="URL", help="where the runbook pages are [REDRIVE_RUNBOOK_URL]")
 def rules(runbooks: str | None, **of: float) -> None:
     """Print recording and alerting rules for Prometheus as YAML. Each alert links to its runbook page, and to the web
-    pages where the setting web_url says where they are.
+    pages if the setting web_url has their address.
 
-    Load them with `rule_files:` in prometheus.yml. They need `redrive worker --metrics`, and `redrive metrics serve`,
-    or one of these with an app, for what is read from the store.
+    Load them with `rule_files:` in prometheus.yml. They need `redrive worker --metrics`. Rules about the store need
+    `redrive metrics serve`, or one of the two with an app.
     """
     from ...observe.rules import Thresholds, prometheus_rules
 

@@ -41,10 +41,10 @@ _COLUMNS = (
 def slo(opened: OpenedStore, out: Output) -> int:
     """Show the objectives of tasks and queues, and their error budgets.
 
-    `good` is the share of the messages that succeeded within the bound from when they were due, in the period of the
-    objective. At a burn rate of 1 the budget is spent just when that period ends. `state` is `page` or `ticket` where
-    the rates of a long and of a short window have both reached a threshold: 14.4 in 1h and 5m, 6 in 6h and 30m, 1 in 3d
-    and 6h. Ends with code 1 where one of them does.
+    `good` is the share of the period's messages that succeeded in time, counted from when they were due. At a burn rate
+    of 1 the budget lasts exactly until the period ends. `state` is `page` or `ticket` if the rates of a long and of a
+    short window have both reached a threshold: 14.4 in 1h and 5m, 6 in 6h and 30m, 1 in 3d and 6h. Exits 1 if one of
+    them has.
     """
     from ...history import read_objectives
 

@@ -44,7 +44,7 @@ _ROWS = (Column("area"), Column("text"), Column("until"), Column("next"))
 @click.command()
 @at_store()
 def status(opened: OpenedStore, out: Output) -> int:
-    """Show what is going on, and what needs a person; exits 1 if something does.
+    """Show the state of the store, and problems that need a person; exits 1 if there are any.
 
     Shows workers, what holds messages back and until when, failures with their whole text, late
     schedules, open redrive runs, and queues by the age of their oldest message. Each entry names the command that leads

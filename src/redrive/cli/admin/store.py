@@ -41,15 +41,14 @@ def store() -> None:
 
 @store.command()
 @click.option("--repair", is_flag=True, help="repair what can be repaired, after writing a copy of it")
-@click.option("--copy", metavar="FILE", help="where --repair writes it (default: redrive-repair-TIME.jsonl here)")
+@click.option("--copy", metavar="FILE", help="the file for the copy (default: redrive-repair-TIME.jsonl here)")
 @at_store()
 def check(opened: OpenedStore, out: Output, repair: bool, copy: str | None) -> int:
     """Look for damage; exits 1 if there is any.
 
-    Names each message that cannot be read, or that would never be claimed, and settings, counters and cells that cannot
-    be right. --repair puts a message back into its queue
-    if only its index is wrong; a message that lost a field becomes dead, with the rest of its fields. One that lost its
-    task or its body stays in quarantine: these are never made up.
+    Names each message that cannot be read, or that would never be claimed, and settings, counters and cells with
+    impossible values. --repair puts a message back into its queue if only its index is wrong. A message that lost a
+    field becomes dead, with the rest of its fields. A message without its task or body stays in quarantine.
     """
     from ...status.cells import problems
 

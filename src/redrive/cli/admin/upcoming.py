@@ -25,11 +25,11 @@ _FIELDS = (*map(Column, ("span", "from_s", "to_s", "first", "retries", "exact"))
 @click.argument("queue", required=False)
 @at_store()
 def upcoming(opened: OpenedStore, out: Output, queue: str | None) -> None:
-    """Show how many scheduled messages of QUEUE come due, and when; without QUEUE those of all.
+    """Show how many scheduled messages of QUEUE come due, and when; without QUEUE, of all queues.
 
-    `first` have not run yet, `retries` have failed before. A bar of retries ahead is a wave that comes back to what
-    failed. What is due already is not in it: see `queue list`. A ~ marks what is estimated, as too many wait to count
-    all of them. -o json and tsv have each of the next 60 tens of seconds, 60 minutes and 24 hours.
+    `first` have not run yet, `retries` have failed before. A bar of retries is a wave of calls to the dependency that
+    failed. Messages that are already due are not included: see `queue list`. A ~ marks an estimate, if there are too
+    many to count. -o json and tsv have the next 60 steps of ten seconds, 60 minutes and 24 hours.
     """
     from ...status import HOUR_S, MINUTE_S, TEN_S, read_upcoming
 

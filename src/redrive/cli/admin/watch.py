@@ -38,9 +38,11 @@ _COLUMNS = (
 @click.option("--dead", type=float, default=100, help="dead messages of a queue (default: 100)")
 @click.option("--age", type=DURATION, default="15m", help="wait of the oldest that is due (default: 15m)")
 @click.option("--errors", type=float, default=0.3, help="share of failed runs in 15 minutes (default: 0.3)")
-@click.option("--p95", type=DURATION, help="what 95 of 100 runs in 15 minutes may take (default: any time)")
+@click.option("--p95", type=DURATION, help="the time that 95 of 100 runs in 15 minutes may take (default: any time)")
 @click.option("--for", "for_", type=DURATION, help="how long a value may be above (default: 1m; dead, burn: 0s)")
-@click.option("--every", type=DURATION, default="10m", help="tell again what still fires (default: 10m)")
+@click.option(
+    "--every", type=DURATION, default="10m", help="repeat an alert that still fires after this time (default: 10m)"
+)
 @click.option("--notify", metavar="URL", help="post each alert there as JSON [REDRIVE_NOTIFY]")
 @click.option("--once", is_flag=True, help="look once, and exit with code 1 if a value is above")
 @at_store()
@@ -49,8 +51,8 @@ def watch(opened: OpenedStore, out: Output, once: bool, notify: str | None, **op
 
     Checks waiting and dead messages, the age of the oldest, error rates, queues without a living worker, hung workers,
     batches that are partial or were never sealed and, with --app, objectives and schedules. A line of JSON for each
-    alert goes to stdout. Rules that the app declares by `app.on("depth", …)` are checked, too. Workers do the same;
-    this command also runs where no worker does, so it notices that the last one is gone.
+    alert goes to stdout. Rules that the app declares by `app.on("depth", …)` are checked, too. Workers do the same, but
+    only this command can notice that the last worker is gone.
     """
     from ...registry import Registry
     from ...thresholds import Watched, rules_of, watching

@@ -40,12 +40,12 @@ def workers() -> None:
 def list_(opened: OpenedStore, out: Output) -> None:
     """List workers and schedulers, alive or killed lately; -v shows what each runs.
 
-    Commands that wait for a redrive run and carry it out are listed, too. Each reports every 5 s. One that has not for
-    15 s, or whose name a newer process has, is `gone`: it was killed, or it cannot reach the store. It is listed for
-    five minutes, with those of its messages that were not taken over yet. One that is `hung` cannot begin messages: its
-    event loop is blocked, or all places of a queue are past their timeouts. One that ended by itself is not listed.
-    Figures are of the last seconds, of the whole process; `clock` is how far its machine's clock is ahead of the
-    store's.
+    The list includes commands that wait for a redrive run and carry it out. Each process reports every 5 s. Without a
+    report for 15 s, or if a newer process has its name, it is `gone`: it was killed, or it cannot reach the store. It
+    is listed for five minutes, with its messages that no other worker has taken over. A `hung` process cannot begin
+    messages: its event loop is blocked, or all places of a queue are past their timeouts. A process that ended by
+    itself is not listed. Figures are of the last seconds, of the whole process; `clock` is how far its machine's clock
+    is ahead of the store's.
 
     \b
       redrive workers --app tasks:app -v
@@ -66,9 +66,9 @@ def list_(opened: OpenedStore, out: Output) -> None:
 def drain(opened: OpenedStore, out: Output, name: str, actor: str | None, reason: str) -> None:
     """Ask one worker to drain, as SIGTERM does.
 
-    It claims nothing more, lets what runs finish within its grace, releases the rest uncounted, and ends. It reads the
-    request when it next renews its record, within 5 s. `redrive worker` does not start another in its place; a service
-    manager that restarts it whatever it ends with does. NAME is as the list has it.
+    The worker stops claiming, lets running messages finish within its grace, gives back the rest uncounted, and ends.
+    It reads the request within 5 s. `redrive worker` does not replace it, but a service manager that always restarts it
+    may. NAME is the name in `redrive workers`.
     """
     from ...presence import read_workers
     from ...triage.draining import drain_worker

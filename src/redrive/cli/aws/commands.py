@@ -60,10 +60,13 @@ def aws() -> None:
 @click.option(
     "--keep/--no-keep", default=None, help="queues and table outlive the stack (default: of profile critical only)"
 )
-@click.option("--state-machine", "machine", is_flag=True, help="a state machine that can drive back what is dead, too")
-@click.option("--approval", is_flag=True, help="that state machine asks a person before it moves anything")
+@click.option("--state-machine", "machine", is_flag=True, help="a state machine that can send dead messages back, too")
+@click.option("--approval", is_flag=True, help="the state machine asks a person before it moves messages")
 @click.option(
-    "--partition", type=click.Choice(PARTITIONS), default=PARTITIONS[0], help="of AWS, for China and GovCloud [aws]"
+    "--partition",
+    type=click.Choice(PARTITIONS),
+    default=PARTITIONS[0],
+    help="the partition of AWS, for China and GovCloud [aws]",
 )
 @click.option("--consumers", type=int, default=50, metavar="N", help="invocations of your Lambda at once, at most [50]")
 @click.option("--format", "form", type=click.Choice(("yaml", "json")), default="yaml", help="of the template [yaml]")
@@ -114,7 +117,9 @@ def template(
 
 @aws.command()
 @click.argument("out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE.zip")
-@click.option("--python", type=click.Choice(RUNTIMES), default=RUNTIMES[-1], help="that the functions run on [3.13]")
+@click.option(
+    "--python", type=click.Choice(RUNTIMES), default=RUNTIMES[-1], help="the Python version of the functions [3.13]"
+)
 @click.option("--architecture", type=click.Choice(tuple(MACHINES)), default="arm64", help="[arm64]")
 @click.option(
     "--add",

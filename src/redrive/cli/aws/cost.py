@@ -64,10 +64,10 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 )
 @click.option("--fill", type=float, default=10.0, help="messages in a batch, 1 to 10 [10]")
 @click.option(
-    "--retries", type=ShareType(), default="0", help="retries for each message: 20% where a fifth fails once [0]"
+    "--retries", type=ShareType(), default="0", help="retries for each message: 20% if a fifth fails once [0]"
 )
 @click.option("--poison", type=ShareType(), default="0", help="share of the messages that fail at every attempt [0]")
-@click.option("--attempts", type=click.IntRange(1), default=5, help="attempts that each of those gets [5]")
+@click.option("--attempts", type=click.IntRange(1), default=5, help="attempts of each message that always fails [5]")
 @click.option("--body", type=SizeType(), default="1KiB", help="size of a message, attributes included [1KiB]")
 @click.option("--pollers", type=click.IntRange(0), default=1, help="workers that wait for messages all month [1]")
 @click.option("--poll", type=float, default=20.0, help="seconds of a long poll [20]")
@@ -79,8 +79,8 @@ class SizeType(click.ParamType):  # type: ignore[type-arg]  # generic since clic
 )
 @click.option("--fifo", is_flag=True, help="a FIFO queue")
 @click.option("--fair", is_flag=True, help="messages with a group on a standard queue")
-@click.option("--price", type=float, help="dollars for a million requests, where they are not the list's 0.40")
-@click.option("--free", is_flag=True, help="take off the account's free million")
+@click.option("--price", type=float, help="dollars for a million requests, if not 0.40 as in the price list")
+@click.option("--free", is_flag=True, help="subtract the account's free million")
 @click.option("--sharers", type=click.IntRange(0), default=0, help="DynamoDB: pairs of a worker and a dependency [0]")
 @click.option("--lambda-ms", type=float, default=0.0, help="Lambda: milliseconds of an invocation [no Lambda]")
 @click.option("--memory", type=click.IntRange(1), default=256, help="Lambda: its MB [256]")
@@ -123,8 +123,8 @@ def cost(
 ) -> None:
     """Estimate what SQS bills for a month's messages: requests by action, and dollars.
 
-    For comparison it also shows a consumer that handles one message at a time and retries by a copy. What is said of
-    DynamoDB, Lambda, S3 or CloudWatch adds their lines and the total.
+    For comparison it also shows a consumer that handles one message at a time and retries by a copy. Options of
+    DynamoDB, Lambda, S3 or CloudWatch add their lines and the total.
     """
     from ...aws.cost import beside, bill, retries_of
 

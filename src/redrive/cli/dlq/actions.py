@@ -37,7 +37,7 @@ words_argument = click.argument("words", nargs=-1, metavar="[ID…|SELECTOR…]"
 @every_option
 @click.option("--yes", is_flag=True, help="do not ask")
 @click.option(
-    "--waive", is_flag=True, help="their batches count them as done: the work was done by hand, or is not needed"
+    "--waive", is_flag=True, help="their batches count them as done, as you did the work by hand or do not need it"
 )
 @signature()
 @at_store()
@@ -106,7 +106,7 @@ def readmit(
 @click.command("export")
 @words_argument
 @every_option
-@click.option("-f", "--file", metavar="FILE", help="write here, whole or not at all (default: stdout)")
+@click.option("-f", "--file", metavar="FILE", help="write to this file, all or nothing (default: stdout)")
 @click.option("--reveal", is_flag=True, help=REVEALS)
 @signature(required=False)
 @at_store()
@@ -166,7 +166,9 @@ def _export_verdict(done: Exported, named: int) -> int:
 
 @click.command("import")
 @click.argument("file", type=click.File("rb"))
-@click.option("--skip-damaged", is_flag=True, help="import the other lines where some are damaged (default: nothing)")
+@click.option(
+    "--skip-damaged", is_flag=True, help="import the other lines if some are damaged (default: import nothing)"
+)
 @signature()
 @at_store(create=True)
 def import_(

@@ -180,7 +180,7 @@ def _trend(row: dict[str, Any]) -> str:
     "--all", "every", is_flag=True, help="every dead message that matches the filters; quarantined ones must be named"
 )
 @filters
-@click.option("--to-queue", metavar="QUEUE", help="another queue than its own")
+@click.option("--to-queue", metavar="QUEUE", help="run it from this queue, not from its own")
 @click.option("--delay", type=DURATION, default="0s", help="run no earlier than this from now")
 @click.option("--attempts", type=click.IntRange(1), help="how many attempts the new life has (default: the policy's)")
 @signature(required=False)

@@ -128,8 +128,10 @@ def own(
 @click.command()
 @click.argument("fingerprint")
 @click.argument("for_", metavar="DURATION", type=DURATION, required=False)
-@click.option("--until-rate", metavar="RATE", help="end it early once so many died in a span: 10/m, 500/h")
-@click.option("--until-total", metavar="N", type=click.IntRange(1), help="end it early once it has so many dead")
+@click.option("--until-rate", metavar="RATE", help="end the mute when this many died within a time: 10/m, 500/h")
+@click.option(
+    "--until-total", metavar="N", type=click.IntRange(1), help="end the mute when the group has this many dead messages"
+)
 @click.option("--off", is_flag=True, help="end the mute")
 @signature(required=False)
 @at_store()
@@ -144,7 +146,7 @@ def mute(
     actor: str | None,
     reason: str,
 ) -> None:
-    """Mute alerts about a failure group for a while, such as 4h, or until it grows. Its messages are kept all the same.
+    """Mute alerts about a failure group for a while, such as 4h, or until it grows. Its messages are kept.
 
     Needs a --reason.
     """
@@ -169,10 +171,11 @@ def mute(
 def resolve(
     opened: OpenedStore, out: Output, fingerprint: str, release: str | None, off: bool, actor: str | None, reason: str
 ) -> None:
-    """Mark a failure group as resolved. If a message dies of it again, it is regressed: a need, and an alert.
+    """Mark a failure group as resolved. If a message dies of it again, it has regressed: `redrive status` and an alert
+    report it.
 
-    With --release only deaths count in that release, and in releases that started later. Its dead messages stay: retry
-    or discard them. Needs a --reason.
+    With --release only deaths in that release, and in releases that started later, count. The dead messages of the
+    group stay: retry or discard them. Needs a --reason.
     """
     fingerprint, letters = _named(opened, fingerprint), Annotations(opened.store)
     if off:
@@ -188,7 +191,7 @@ def resolve(
 @signature(required=False)
 @at_store()
 def merge(opened: OpenedStore, out: Output, fingerprint: str, into: str, actor: str | None, reason: str) -> None:
-    """Show and count a failure group with another one, whose selectors, rule, mute and state hold for both.
+    """Show and count a failure group with another one. The selectors, rule, mute and state of that one apply to both.
 
     Messages keep their fingerprints, so `unmerge` is exact. Needs a --reason.
     """
@@ -215,7 +218,7 @@ def unmerge(opened: OpenedStore, out: Output, fingerprint: str, actor: str | Non
 @click.option("--cap", type=DURATION, help="auto: the longest wait [15m]")
 @click.option("--max-redrives", type=click.IntRange(1), help="auto: redrives after which a message is poison [5]")
 @click.option("--attempts", type=click.IntRange(1), help="auto: attempts after each redrive (default: the policy's)")
-@click.option("--rate", metavar="RATE", help="auto: redrive at most so many: 20/s, 600/m [10/s]")
+@click.option("--rate", metavar="RATE", help="auto: the highest rate of redrives: 20/s, 600/m [10/s]")
 @click.option("--jitter", type=float, help="auto: the share by which each wait is longer or shorter [0.2]")
 @click.option("--yes", is_flag=True, help="discard: do not ask")
 @signature(required=False)
@@ -266,9 +269,9 @@ def rule(
 
 @click.command()
 @click.option("--since", type=PAST, help="only since then: 6h, or 2026-01-31T15:04:05Z")
-@click.option("--about", help="only what was done to this selector, fingerprint or run")
-@click.option("--id", help="only what was done to this message")
-@click.option("--actor", help="only what this person did")
+@click.option("--about", help="only entries about this selector, fingerprint or run")
+@click.option("--id", help="only entries about this message")
+@click.option("--actor", help="only entries of this person")
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store()
 def audit(

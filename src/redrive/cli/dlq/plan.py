@@ -74,7 +74,9 @@ def _option(option: PlanOption) -> Callable[[Callable[..., Any]], Callable[..., 
 @filters
 @plan_options
 @click.option("--no-canary", is_flag=True, help="move all without waiting for the outcomes of a few")
-@click.option("--ignore-breaker", is_flag=True, help="move also while the breakers of their dependencies are open")
+@click.option(
+    "--ignore-breaker", is_flag=True, help="move messages even while the breakers of their dependencies are open"
+)
 @click.option("--health", metavar="URL|NAME", help="wait while this check fails")
 @click.option("--approval", metavar="NAME", help="wait until this person, or 'anyone', has approved it")
 @click.option("--window", metavar="TIMES", help="move at this time of day only: '22:00-06:00 Europe/Zurich'")
@@ -98,13 +100,13 @@ def plan(
 ) -> None:
     """Show what a redrive would move, and how long it would take; move nothing.
 
-    The plan freezes exactly which messages, and how. `redrive dlq apply PLAN --reason TEXT` starts it within 24 h.
-    It moves five first and the rest if they succeed, slowly at first, and stops once more than 20 % fail; a plan of
-    five or fewer moves all at once. --no-canary, --no-slow-start and --stop-if never switch that off.
+    The plan contains exactly these messages, and how to move them. `redrive dlq apply PLAN --reason TEXT` starts it
+    within 24 h. It moves five first. If they succeed, it moves the rest, slowly at first, and stops once more than 20 %
+    fail. A plan of five or fewer moves all at once. --no-canary, --no-slow-start and --stop-if never switch that off.
 
-    SELECTOR: as for `dlq list`; without one all dead messages. `lane:done task:crm.push age:<6h` plans to run kept
-    done messages again, `lane:scheduled task:crm.push` to make due what waits. `lane:ready task:crm.push --priority 0`
-    plans to change what waits, and `--cancel` to end it. `-o ids` prints the id of the plan.
+    SELECTOR: as for `dlq list`; without one all dead messages. `lane:done task:crm.push age:<6h` plans to run kept done
+    messages again, and `lane:scheduled task:crm.push` to make waiting ones due. `lane:ready task:crm.push --priority 0`
+    plans to change waiting messages, and `--cancel` to cancel them. `-o ids` prints the id of the plan.
     """
     from ...flow.gates import Gates, is_url
 

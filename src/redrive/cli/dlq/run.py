@@ -72,7 +72,7 @@ def run() -> None:
 @click.option("--limit", type=click.IntRange(0), help="how many (default: 50 in a table, else all; 0: all)")
 @at_store(absent=True)
 def list_(opened: OpenedStore, out: Output, open_only: bool, limit: int | None) -> None:
-    """List runs: the open ones, and the last 200 others, each with the newest first."""
+    """List runs: first the open ones, then the last 200 others, the newest first."""
     rows = [run_record(view) for view in views_of(opened.store, LISTED) if not (open_only and view.closed)]
     if not out.rows(rows, _COLUMNS, id="id", limit=limit):
         note(f"no run {'is open' if open_only else 'is known'} in {opened.url}")

@@ -60,10 +60,13 @@ def note_outside(opened: OpenedStore) -> None:
     "queues",
     multiple=True,
     metavar="Q",
-    help="whose dead letters (default: of all its queues)",
+    help="only this queue's dead letters (default: all queues of the app)",
 )
 @click.option(
-    "--from", "origin", metavar="URL|NAME", help="this queue of SQS; --queue names the queue that it belongs to"
+    "--from",
+    "origin",
+    metavar="URL|NAME",
+    help="read this SQS queue; --queue names the queue that its messages belong to",
 )
 @click.option("--once", is_flag=True, help="end when they are empty (the default)")
 @click.option("--follow", is_flag=True, help="continue until Ctrl-C")
@@ -205,8 +208,8 @@ def _followed(work: DeadLetterIngest, some: Sequence[DeadLetterSource]) -> int:
 def move(opened: OpenedStore, out: Output, queue: str, rate: int | None, watch: bool, cancel: bool, **who: Any) -> int:
     """Move all of QUEUE's dead-letter queue back by a move task of SQS.
 
-    It moves everything, in no order, at a fixed rate: no selection, no canary, no outcomes. For these use `dlq ingest`
-    and `dlq plan`. Needs no triage=; messages in the triage store are not moved.
+    It moves all messages, in no order, at a fixed rate, without a canary and without outcomes. To choose messages, use
+    `dlq ingest` and `dlq plan`. Needs no triage=; messages in the triage store are not moved.
     """
     from ...aws.dead_letters import RUNNING, DeadQueue, sqs_of
 

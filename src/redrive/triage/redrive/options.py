@@ -130,11 +130,11 @@ def _none(s: RedriveSettings) -> None:
 
 OPTIONS: Final = (
     PlanOption(
-        "canary", OptionKind.COUNT, CANARY, "move so many first, and wait for their outcomes",
+        "canary", OptionKind.COUNT, CANARY, "move this many first, and wait for their outcomes",
         "Canary: so many first", "pace", lambda s: f"canary of {s.canary:,}" if s.canary else None, "N",
     ),
     PlanOption(
-        "rate", OptionKind.RATE, None, f"move at most so many: 20/s, 5000/h (default: {MAX_PER_S:.0f}/s)",
+        "rate", OptionKind.RATE, None, f"the highest rate: 20/s, 5000/h (default: {MAX_PER_S:.0f}/s)",
         "Rate at most", "pace", _rate_words, "RATE", f"{MAX_PER_S:.0f}/s",
     ),
     PlanOption(
@@ -157,7 +157,7 @@ OPTIONS: Final = (
         "Attempts", "life", _attempts_words, None, "as the policy says", 1,
     ),
     PlanOption(
-        "to_queue", OptionKind.TEXT, None, "another queue than their own",
+        "to_queue", OptionKind.TEXT, None, "run them from this queue, not from their own",
         "To another queue", "life", lambda s: f"to queue {s.to_queue}" if s.to_queue else None, "QUEUE", "their own",
     ),
     PlanOption(
@@ -165,7 +165,7 @@ OPTIONS: Final = (
         "Run after", "life", _delay_words, None, "0s",
     ),
     PlanOption(
-        "spread", OptionKind.DURATION, 0, "and up to this much later, drawn for each message",
+        "spread", OptionKind.DURATION, 0, "add a random time up to this to the delay of each message",
         "Spread over", "life", _none, None, "0s",
     ),
     PlanOption(
@@ -173,16 +173,16 @@ OPTIONS: Final = (
         "Keep deadlines", "life", lambda s: "deadlines kept" if s.keep_deadline else None,
     ),
     PlanOption(
-        "priority", OptionKind.COUNT, None, "of what waits: another priority, 0 is served first",
+        "priority", OptionKind.COUNT, None, "change waiting messages: another priority, 0 is served first",
         "Priority, of what waits", "edit", lambda s: None if s.priority is None else f"priority {s.priority}",
         None, "their own", PRIORITIES[0], PRIORITIES[-1],
     ),
     PlanOption(
-        "deadline", OptionKind.DURATION, None, "of what waits: end it after this time; 0s: none",
+        "deadline", OptionKind.DURATION, None, "change waiting messages: they die after this time; 0s: never",
         "Deadline, of what waits", "edit", _deadline_words, None, "their own",
     ),
     PlanOption(
-        "cancel", OptionKind.FLAG, False, "of what waits: end it, so that it does not run",
+        "cancel", OptionKind.FLAG, False, "change waiting messages: cancel them",
         "Cancel what waits", "edit", lambda s: "cancelled" if s.cancel else None,
     ),
 )  # fmt: skip
