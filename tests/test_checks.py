@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("check", ["lint", "format", "mypy", "pyright", "imports", "docs", "workflows"])
+@pytest.mark.parametrize("check", ["lint", "format", "mypy", "pyright", "examples", "imports", "docs", "workflows"])
 def test_the_tree_passes_its_own_check(check: str) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import signal
 import subprocess
@@ -293,6 +294,16 @@ def work(site: Path, app: str = "app", *more: str, drain: bool = True) -> list[l
     done = run(site, *COMMAND, *words, path=site, DJANGO_SETTINGS_MODULE="settings")
     lines = done.stdout.splitlines()
     return [json.loads(line.removeprefix("said ")) for line in lines if line.startswith("said ")]
+
+
+def test_a_command_without_djangos_settings_says_how_to_name_them(tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text("")
+    command = [*COMMAND, "queue", "list", "--app", "redrive.contrib.django:app"]
+    unset = {name: text for name, text in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    env = {**unset, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 2 and "Django's settings are not named" in done.stderr
+    assert "next: DJANGO_SETTINGS_MODULE=settings " in done.stderr
 
 
 def test_the_django_example_enqueues_in_a_view_and_tells_the_result(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import time
 from types import ModuleType
 from typing import Any
 
@@ -33,12 +34,14 @@ MODULES = frozenset(
 MISSING: dict[ModuleType, tuple[str, ...]] = {
     os: (
         "O_CLOEXEC", "O_DIRECTORY", "O_NOFOLLOW", "O_NONBLOCK", "O_PATH", "chown", "fchmod", "fchown", "fork",
-        "forkpty", "geteuid", "getegid", "getgid", "getloadavg", "getpgid", "getuid", "killpg", "set_blocking",
-        "setsid", "statvfs", "sysconf", "uname", "wait3", "wait4", "waitid",
+        "forkpty", "geteuid", "getegid", "getgid", "getloadavg", "getpgid", "getuid", "killpg", "mkfifo", "nice",
+        "pidfd_open", "posix_spawn", "pread", "pwrite", "register_at_fork", "sched_getaffinity",
+        "set_blocking", "setsid", "statvfs", "sysconf", "uname", "wait3", "wait4", "waitid",
     ),
     select: ("epoll", "poll"),
-    signal: ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "pthread_sigmask"),
+    signal: ("SIGALRM", "SIGCHLD", "SIGHUP", "SIGKILL", "SIGQUIT", "SIGUSR1", "SIGUSR2", "pthread_sigmask", "sigwait"),
     socket: ("AF_UNIX", "SO_REUSEPORT"),
+    time: ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC", "CLOCK_REALTIME", "clock_gettime", "tzset"),
 }  # fmt: skip
 
 

@@ -82,7 +82,7 @@ def once(ctx: Context, record_id: int) -> str:
 assert_type(once(1), str)
 once("1")  # type: ignore[arg-type]
 app.task(idempotency=lambda: "key")  # type: ignore[call-overload]
-Idempotency(key="order")  # type: ignore[arg-type]
+Idempotency(key="order")  # type: ignore[call-overload]
 
 
 @app.task(ctx=True)

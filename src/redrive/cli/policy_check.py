@@ -120,7 +120,12 @@ def _case(chosen: Any, with_store: bool, assume: Assumptions) -> Case:
 def _celery_case(spec: str, folder: str | None, assume: Assumptions) -> Case:
     from ..check import CeleryCase
 
-    _, app = load_object(spec, folder)
+    try:
+        _, app = load_object(spec, folder)
+    except Failure as failure:
+        if failure.next != f"{program()} init":  # which makes no app of Celery
+            raise
+        raise Failure(failure.what, failure.why, f"{program()} policy check --help", USAGE) from None
     if not hasattr(app, "conf") or not hasattr(app, "tasks"):
         next = f"{program()} policy check --celery proj.celery:app"
         raise Failure(f"'{spec}' is no app of Celery", f"it is of type {type(app).__name__}", next, USAGE)

@@ -25,6 +25,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import django.conf
@@ -255,6 +256,9 @@ def __getattr__(name: str) -> App:
     named = django.conf.settings.configured or django.conf.ENVIRONMENT_VARIABLE in os.environ
     if name.startswith("_") or (name != "app" and not named):
         raise AttributeError(name)  # Django is not set up when the module's names are only listed
+    if not named:
+        module = "settings" if Path("settings.py").exists() else "mysite.settings"
+        raise ConfigError(f"Django's settings are not named; set {django.conf.ENVIRONMENT_VARIABLE}={module}")
     try:
         if not apps.ready:
             django.setup()

@@ -8,6 +8,7 @@ import gzip
 import itertools
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import as_file, files
 from pathlib import Path
 from urllib.parse import quote
@@ -37,13 +38,13 @@ from .processes import SECRET, TIMEOUT_S, DemoFailed, EndpointProcess, proved
 from .view import Report
 
 QUEUE = "outage"
-ARRIVALS_PER_S = 30
+ARRIVALS_PER_S = 50
 CONCURRENCY = 16
 LOOK_S = 0.1
 LIMIT_S = 90.0
 #: Six attempts take about three seconds, less than the outage: without a breaker, messages die in it.
 POLICY = Retry(max_attempts=6, max_elapsed=None, backoff=Backoff("150ms", 2, "1500ms", "equal"))
-BREAKER = Breaker(window="1s", open_for="1s", max_open="1500ms", probes=16, probe_lease="5s")
+BREAKER = Breaker(window="1s", open_for="1s", max_open="1500ms", probes=32, probe_lease="5s")
 REDRIVE_RATE = "40/s"
 
 
@@ -79,11 +80,8 @@ class OneRun:
             folder / f"{self.name}-{what}.jsonl" for what in ("endpoint", "sent", "fates")
         )
         self._url = f"sqlite:///{quote(str(folder / f'{self.name}.db'))}"
-        endpoint = EndpointProcess(self._log, "--one-outage")
-        stack.callback(endpoint.end)
-        endpoint.wait()
-        url = f"http://127.0.0.1:{endpoint.port}/webhooks"
-        self._target = UrlTarget(url=url, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
+        self._endpoint = EndpointProcess(self._log, "--one-outage")
+        stack.callback(self._endpoint.end)
 
     def side(self) -> Side:
         """Return the result of this run, with its ledger proved by another process."""
@@ -99,6 +97,12 @@ class OneRun:
             took_s=round((self.requests[-1].at_ms - began_ms) / 1000, 1),
             verdict=proved(self._url, self._log, self._sent, self._fates, QUEUE),
         )
+
+    def wait(self) -> None:
+        """Wait until the run's endpoint listens."""
+        self._endpoint.wait()
+        url = f"http://127.0.0.1:{self._endpoint.port}/webhooks"
+        self._target = UrlTarget(url=url, keys=(read_secret(SECRET),), timeout_s=TIMEOUT_S)
 
     async def work(self) -> None:
         """Enqueue the events as they arrive, send them, then redrive the dead ones. Raises TimeoutError."""
@@ -194,8 +198,11 @@ def show_outage(folder: Path, report: Report) -> tuple[Side, Side]:
     report.say(f'$ app.dependency("endpoint", breaker=Breaker({_options(BREAKER)}))', "cyan")
     with contextlib.ExitStack() as stack:
         runs = [OneRun(folder, breaker, stack) for breaker in (None, BREAKER)]
+        for run in runs:  # both endpoints were started by then
+            run.wait()
         asyncio.run(_run_both(runs, report))
-        sides = [run.side() for run in runs]
+        with ThreadPoolExecutor(len(runs)) as pool:
+            sides = list(pool.map(OneRun.side, runs))
     without, with_breaker = sides
     report.space()
     rows = [

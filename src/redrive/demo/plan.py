@@ -70,13 +70,13 @@ def draw(seed: int, ids: Sequence[str]) -> FailurePlan:
             scripts[shuffled.pop()] = (kind, *more)
     cut = frozenset(random_.sample(range(20, len(ids)), 8))
     return FailurePlan(
-        scripts, lasting, cut, random_.randint(len(ids) * 3 // 4, len(ids)), round(random_.uniform(2, 3), 1)
+        scripts, lasting, cut, random_.randint(len(ids) * 3 // 4, len(ids)), round(random_.uniform(1.5, 2), 1)
     )
 
 
 def one_outage() -> FailurePlan:
     """Return the plan of an endpoint that has one long outage and no other fault."""
-    return FailurePlan({}, {}, frozenset(), 90, 5.0)
+    return FailurePlan({}, {}, frozenset(), 90, 4.0)
 
 
 def event_ids() -> list[str]:

@@ -54,11 +54,11 @@ from .view import Report, View
 
 CONCURRENCY = 16
 HAND_S = 300.0  # seconds that a person has to redrive in the pages
-WATCHED_PER_S = 15.0  # requests a second while a person watches the pages
+WATCHED_PER_S = 25.0  # requests a second while a person watches the pages
 # The selector of messages that a redrive can deliver once the endpoint is fixed.
 WORTH_IT = " ".join(f'-text:"HTTP {status}"' for status in sorted(FOR_GOOD))
 # Delays below a second, as the demo must not take hours; `redrive policy preview` shows realistic ones.
-POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "1s", "equal"))
+POLICY = Retry(max_attempts=10, max_elapsed=None, backoff=Backoff("150ms", 2, "800ms", "equal"))
 
 
 class DemoResult(msgspec.Struct, frozen=True):

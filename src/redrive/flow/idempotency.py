@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 from msgspec import Struct
@@ -42,6 +42,20 @@ class Idempotency:
     key: Callable[..., str]
     keep: Duration = "28d"
     keep_ms: int = field(init=False, repr=False, compare=False)
+
+    if TYPE_CHECKING:  # a checker takes the parameters of a lambda from a type that counts them, and not from `...`
+
+        @overload
+        def __init__(self, key: Callable[[Any], str], keep: Duration = "28d") -> None: ...
+        @overload
+        def __init__(self, key: Callable[[Any, Any], str], keep: Duration = "28d") -> None: ...
+        @overload
+        def __init__(self, key: Callable[[Any, Any, Any], str], keep: Duration = "28d") -> None: ...
+        @overload
+        def __init__(  # type: ignore[overload-cannot-match] # mypy, for which `...` is any number
+            self, key: Callable[..., str], keep: Duration = "28d"
+        ) -> None: ...
+        def __init__(self, key: Callable[..., str], keep: Duration = "28d") -> None: ...
 
     def __post_init__(self) -> None:
         if not callable(self.key):

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, overload
 
 from msgspec import Struct
 
@@ -104,6 +104,40 @@ class Rate:
     slack_ms: float  # ms by which weighted calls may start early
     others: tuple[Rate, ...]  # further rates that were declared together with this one
 
+    # A checker takes the parameters of a lambda from a type that counts them, and not from `...`.
+    @overload
+    def __init__(
+        self,
+        rate: str,
+        burst: int | None = None,
+        per: str | None = None,
+        *,
+        cost: Callable[[Any], float],
+        unit: str | None = None,
+        others: tuple[Rate, ...] = (),
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        rate: str,
+        burst: int | None = None,
+        per: str | None = None,
+        *,
+        cost: Callable[[Any, Any], float],
+        unit: str | None = None,
+        others: tuple[Rate, ...] = (),
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        rate: str,
+        burst: int | None = None,
+        per: str | None = None,
+        *,
+        cost: Callable[..., float] | float | None = None,
+        unit: str | None = None,
+        others: tuple[Rate, ...] = (),
+    ) -> None: ...
     def __init__(
         self,
         rate: str,

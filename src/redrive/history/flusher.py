@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import secrets
 import threading
 import time
@@ -16,6 +15,7 @@ from ..chance import uniform
 from ..errors import StoreError
 from ..message import Draft, PutResult, Swap
 from ..store import Store
+from ..system import at_fork
 from .done import DoneWriter
 from .recorder import Recorder, SeriesName
 from .writer import CELLS_AT_ONCE, HistoryWriter
@@ -208,5 +208,5 @@ def _after_fork() -> None:
     _thread = _Thread()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+at_fork(after_in_child=_after_fork)
 atexit.register(lambda: _thread.finish())

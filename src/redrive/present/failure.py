@@ -137,6 +137,8 @@ def _ours(error: Exception) -> Failure | None:
     match error:
         case ConfigError() if why.startswith("pip install "):
             return Failure(what, "it comes with an extra that is not installed", f"{sys.executable} -m {why}", USAGE)
+        case ConfigError() if why.startswith("set "):
+            return Failure(what, f"{command()} needs them", f"{why.removeprefix('set ')} {command()}", USAGE)
         case ConfigError():
             return Failure(what, why or "a setting or declaration is wrong", _mend(what) or settings, USAGE)
         case SchemaError():

@@ -36,7 +36,7 @@ def demo(seed: int | None, keep: bool, url: str | None, web: bool, output: str) 
     process. The dead events are planned for a redrive, which is tried while the endpoint is still broken: its canary
     fails and the redrive stops itself. Then the endpoint is fixed, the same is done again, and the ledger is checked
     once more. Last, two endpoints have the same outage: one is called without a circuit breaker, one with it, and the
-    requests that each gets meanwhile are counted. It takes about 30 s.
+    requests that each gets meanwhile are counted. It takes about 25 s.
 
     With --web it is slower, and you do the last part: the endpoint is fixed, and you redrive the dead messages of three
     causes on the web pages. Then the ledger is checked. After five minutes the demo redrives the rest itself.

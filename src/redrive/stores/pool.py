@@ -7,7 +7,6 @@ call's deadline. Here the thread that needs a connection opens it, and every wai
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import StoreError, StoreUnavailable
+from ..system import at_fork
 
 IDLE_MAX_S = 60.0  # an idle connection is closed after this time
 
@@ -145,4 +145,4 @@ def _in_child() -> None:
         heir.in_child()
 
 
-os.register_at_fork(after_in_child=_in_child)
+at_fork(after_in_child=_in_child)

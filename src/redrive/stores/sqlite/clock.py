@@ -18,7 +18,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -29,6 +28,7 @@ from msgspec.structs import replace
 from ...duration import show
 from ...files import UNKNOWN_BOOT, boot_id
 from ...message import Draft, Settlement
+from ...system import steady_clock
 from .rows import Read
 
 KEY = "clock"  # key of the cell that holds the mark
@@ -39,7 +39,6 @@ AWAY_MS = 24 * 3600_000  # a store's time further ahead at the machine's start i
 SAVE_EVERY_MS = 60_000
 LOOK_EVERY_MS = 1000  # how often a process checks if another one has changed the mark
 QUIET_EVERY_MS = 10_000  # how often a process checks that nothing is leased, once the store's time may follow
-_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # runs during sleep, as macOS's clock does
 
 
 class Host(Protocol):
@@ -66,7 +65,7 @@ class MachineClocks:
         boot = boot_id()
         self.start: str = "" if boot.startswith(UNKNOWN_BOOT) else f"{boot}{_time_namespace()}"
         self.wall_s: Callable[[], float] = time.time
-        self.steady_s: partial[float] = partial(time.clock_gettime, _STEADY)
+        self.steady_s: Callable[[], float] = steady_clock()
 
 
 def _time_namespace() -> str:

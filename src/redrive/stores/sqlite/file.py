@@ -21,6 +21,7 @@ from ...errors import ConfigError, Conflict, ReadOnly, StoreError, StoreFull, St
 from ...files import make_database
 from ...message import Message
 from ...store import Cells, Store, Traits
+from ...system import at_fork
 from ..failpoints import no_failpoint
 from ..meta import text
 from . import cells, schema
@@ -388,7 +389,7 @@ def _after_fork(child: bool) -> None:
         _forking.pop()._after_fork(child)
 
 
-os.register_at_fork(
+at_fork(
     before=_before_fork,
     after_in_parent=lambda: _after_fork(child=False),
     after_in_child=lambda: _after_fork(child=True),
