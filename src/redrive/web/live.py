@@ -31,10 +31,10 @@ STALE_S = 0.02  # seconds: a shorter wait may have ended for a change that the l
 
 class Glance:
     """Reads a digest of all that pages show of a store, and waits for a wake-up of the store. Called by one thread at a
-    time. `store` returns the store, and may raise."""
+    time. `store` returns the store, `more` what else the digest is of; both may raise."""
 
-    def __init__(self, store: Callable[[], Store]) -> None:
-        self._store = store
+    def __init__(self, store: Callable[[], Store], more: Callable[[], Any] = lambda: None) -> None:
+        self._store, self._more = store, more
         self._idle: list[str] = []  # queues without a due message
 
     def look(self) -> bytes:
@@ -47,6 +47,7 @@ class Glance:
         seen: list[Any] = [
             sorted((name, *(part for part in count if not isinstance(part, float))) for name, count in each.items()),
             paused,
+            self._more(),
         ]
         if store.traits.cells:
             from ..triage.redrive.run import views
@@ -88,11 +89,13 @@ class Live:
     version: int
 
     def __init__(
-        self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None
-    ) -> None:
-        """Take the `glance`, the seconds between its reads, and `heard`, to call after each successful one."""
+        self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None,
+        doubt: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Take the `glance`, the seconds between its reads, `heard`, to call after each successful one, and `doubt`, to
+        call if one hangs."""
         self.version = 0
-        self._heard = heard
+        self._heard, self._doubt = heard, doubt
         self._looking: asyncio.Future[tuple[bytes, float]] | None = None
         self._glance, self._every_s = glance, every_s
         self._changed: asyncio.Event = asyncio.Event()
@@ -177,6 +180,8 @@ class Live:
             self._looking = asyncio.wrap_future(thread.submit(self._look))
         done, _ = await asyncio.wait({self._looking}, timeout=HANGS_S)
         if not done:
+            if self._doubt is not None:
+                self._doubt()
             raise TimeoutError
         looking, self._looking = self._looking, None
         return looking.result()

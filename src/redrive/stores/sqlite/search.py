@@ -320,4 +320,5 @@ class SqliteQueries(SqliteFile):
         return [to_group(queue, row) for row in self._read(self._sql["groups"], queue, width)]
 
     def paused(self) -> frozenset[str]:
+        self._require_file()
         return frozenset(row[0] for row in self._read("select name from queue where paused"))

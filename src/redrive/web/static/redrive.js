@@ -94,14 +94,23 @@
     for (const left of [...old.childNodes]) if (!used.has(left) && !held(left) && !(left.nodeType === 1 && left.matches(".copy"))) left.remove();
   };
 
+  const FLASH_MS = 5000; // for so long at least what an action did is said: its state may pass
+  const partOf = (root, part) => root.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`);
   const patch = (fresh) => {
     const focus = document.activeElement;
     for (const old of document.querySelectorAll("[data-part]")) {
-      const now = fresh.querySelector(`[data-part="${CSS.escape(old.dataset.part)}"]`);
-      if (!now) continue;
+      const now = partOf(fresh, old);
+      if (!now) { if (!held(old)) old.remove(); continue; } // what it said is over
       localTimes(now); localTicks(now);
       patchNode(old, now);
     }
+    for (const now of fresh.querySelectorAll("[data-part]")) {
+      const before = now.previousElementSibling, after = now.nextElementSibling;
+      if (partOf(document, now)) continue;
+      const [near, place] = before?.dataset.part ? [partOf(document, before), "after"] : after?.dataset.part ? [partOf(document, after), "before"] : [];
+      if (near) { localTimes(now); localTicks(now); near[place](now); }
+    }
+    if (performance.now() > FLASH_MS) for (const said of document.querySelectorAll("main > .said")) if (!selected(said)) said.remove();
     if (focus !== document.activeElement && focus.isConnected) focus.focus({ preventScroll: true }); // its row has moved
   };
 
