@@ -116,7 +116,18 @@
 
   // -- a store, or a server, that does not answer is said on top
   const named = document.title.replace(/^⚠ /, "");
-  let heard = new Date();
+  let heard = new Date(), madeAt = performance.now(); // when the store was heard, and this page was made
+  const OLD_MS = 5500;
+  const old = () => { // no news, and the figures stay as they are: say how old that is
+    const bars = document.querySelector('[data-part="bar"]'), known = bars?.querySelector(".bar");
+    if (!bars || (known && !known.dataset.own)) return;
+    const age = performance.now() - madeAt;
+    if (document.hidden || paused || from || age < OLD_MS) { known?.remove(); return; }
+    const bar = known || document.createElement("p");
+    bar.className = "bar old"; bar.dataset.own = "1";
+    bar.textContent = `Figures of ${lasts(Math.round(age / 1000))} ago; new ones are being made.`;
+    if (!known) bars.append(bar);
+  };
   const lost = (what) => {
     const bars = document.querySelector('[data-part="bar"]');
     const since = heard.toISOString().replace("T", " ").slice(0, 19) + " UTC";
@@ -142,7 +153,7 @@
       if (paused || from) { busy = false; return; } // since it asked
       if (answer.ok || (fresh && fresh.querySelector(".bar"))) { patch(fresh); document.title = fresh.title; }
       else if (answer.status === 503) lost("The store");
-      if (answer.ok) heard = new Date();
+      if (answer.ok) { heard = new Date(); madeAt = performance.now(); }
       say(answer.ok ? "live" : answer.status === 503 ? "the store cannot be read; trying again" : "reload: the page answers " + answer.status);
       shown = target;
     } catch { say("no answer; trying again"); lost("The server"); again = 2000; }
@@ -155,7 +166,8 @@
     source.addEventListener("version", (event) => { wanted = Number(event.data); refresh(); });
     source.addEventListener("open", () => { if (!paused) say("live"); });
     source.addEventListener("error", () => say(source.readyState === 2 ? "live updates ended; reload for news" : "no answer; trying again"));
-    document.addEventListener("visibilitychange", refresh);
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) madeAt = performance.now() - OLD_MS / 2; refresh(); });
+    if (document.querySelector("[data-part=bar] ~ main [data-part]")) setInterval(old, 500);
     pause.hidden = false;
     pause.addEventListener("click", () => {
       paused = !paused;
