@@ -117,7 +117,7 @@
   // -- a store, or a server, that does not answer is said on top
   const named = document.title.replace(/^⚠ /, "");
   let heard = new Date(), madeAt = performance.now(); // when the store was heard, and this page was made
-  const OLD_MS = 5500;
+  const OLD_MS = 5000;
   const old = () => { // no news, and the figures stay as they are: say how old that is
     const bars = document.querySelector('[data-part="bar"]'), known = bars?.querySelector(".bar");
     if (!bars || (known && !known.dataset.own)) return;
