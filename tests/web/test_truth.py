@@ -289,6 +289,7 @@ def gone(at: Stage) -> bool:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("engine", ["sqlite", "postgres", "redis"])
 def test_two_million_messages(
     engine: str, browser: Browser, tmp_path: Path, capsys: pytest.CaptureFixture[str]

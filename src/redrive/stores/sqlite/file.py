@@ -304,19 +304,6 @@ class SqliteFile(Store):
         if schema.version(reader.execute) < schema.MIGRATIONS[-1]:
             self._writer.run(lambda c: schema.migrate(c, self._sql, self.path))
 
-    def _require_file(self) -> None:
-        """Raise StoreUnavailable if the file was removed or replaced: SQLite reads and writes on in the one that it has
-        open, which nobody else sees."""
-        try:
-            file = self.path.stat()
-        except OSError as error:
-            raise StoreUnavailable(f"{self.path} is gone: {error.strerror}; put it back and restart") from error
-        inode = file.st_dev, file.st_ino
-        if self._inode is None:
-            self._inode = inode
-        elif inode != self._inode:
-            raise StoreUnavailable(f"{self.path} was replaced by another file; restart to open that")
-
     def now_ms(self) -> int:
         self._clock.look(self._read)
         return self._clock_ms()
