@@ -125,7 +125,7 @@
     if (document.hidden || paused || from || age < OLD_MS) { known?.remove(); return; }
     const bar = known || document.createElement("p");
     bar.className = "bar old"; bar.dataset.own = "1";
-    bar.textContent = `Figures of ${lasts(Math.round(age / 1000))} ago; new ones are being made.`;
+    bar.textContent = `Figures of ${lasts(Math.round(age / 1000))} ago.`;
     if (!known) bars.append(bar);
   };
   const lost = (what) => {
