@@ -45,7 +45,7 @@ def test_every_page_shows_what_each_engine_holds(engine: str, request: pytest.Fi
 def test_what_is_put_into_an_idle_queue_is_told_by_a_wake_up(
     engine: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "SLOW_EVERY", 1_000_000)
+    monkeypatch.setattr(live, "SLOW_S", 1_000_000.0)
     app = App("memory://" if engine == "memory" else url_of(engine, request, tmp_path))
     waiting, wait = threading.Event(), live.Glance.wait
 

@@ -61,8 +61,8 @@ def _breaker(
     if word == "open" and now_ms >= state.until_ms:
         word = "half_open"
     if word == "forced_open":
-        last = _newest(history(about))
-        by = "" if last is None or not last.actor else f" by {last.actor}: {last.reason}"
+        last = _newest([each for each in history(about) if each.actor])  # a worker may note what it did before later
+        by = "" if last is None else f" by {last.actor}: {last.reason}"
         name, _, key = about.partition("/")
         release = words("flow", "set", name, *(("--key", key) if key else ()), "--breaker", "auto", "--reason", "…")
         text = f"the breaker of {about} is held open{by}"

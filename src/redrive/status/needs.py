@@ -18,6 +18,7 @@ from .record import NOTE, PAGE, TICKET, Need, Status
 
 _RANKS = {PAGE: 0, TICKET: 1, NOTE: 2}
 _UNCARRIED_MS = 10_000  # ms for which an open run may be without a worker before that is a need
+_STUCK_MS = 10_000  # ms for which a run may wait for what it is to wait for before that is a need
 _STOPPED_MS = 24 * 3_600_000  # ms after its end for which a run that stopped itself is a need
 _SEVERE = ("no_worker",)  # kinds of holds that stop all work of a queue
 
@@ -229,6 +230,10 @@ def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
             text, next, since_ms = f"redrive run {run.id}: {run.why}", "approve", run.started_ms
         elif not run.carried_by and now_ms - run.started_ms > _UNCARRIED_MS:
             text, next = f"redrive run {run.id} is open, and no worker carries it", "show"
+        elif "outside its window" in run.why:
+            continue  # on purpose, and it ends by itself
+        elif run.why and run.still_ms and now_ms - run.still_ms >= _STUCK_MS:
+            text, next, since_ms = f"redrive run {run.id} moves nothing: {run.why}", "show", run.still_ms
         else:
             continue
         yield Need(

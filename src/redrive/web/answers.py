@@ -158,8 +158,11 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
 def _views(site: SiteParts) -> Sequence[SavedView]:
     """Return the saved views; none while the store does not answer."""
     try:
-        kept = site.sums.get("views", lambda: views(site.app.store)).value[:VIEWS_SHOWN]
-        return [replace(each, name=redact(each.name), address=redact(each.address)) for each in kept]
+        if site.lost:
+            kept = site.sums.peek("views") or ()
+        else:
+            kept = site.sums.get("views", lambda: views(site.app.store)).value
+        return [replace(each, name=redact(each.name), address=redact(each.address)) for each in kept[:VIEWS_SHOWN]]
     except (RedriveError, OSError):
         return ()
 
@@ -170,9 +173,11 @@ def _clock(site: SiteParts) -> Callable[[], int]:
     @cache
     def now_ms() -> int:
         try:
-            return site.app.store.now_ms()
+            if not site.lost:
+                return site.app.store.now_ms()
         except (RedriveError, OSError):  # the store failed after the record was read: use the local clock
-            return time.time_ns() // 1_000_000
+            pass
+        return time.time_ns() // 1_000_000
 
     return now_ms
 

@@ -51,6 +51,11 @@ class SiteParts(Protocol):
     access: Access
     sums: Sums
 
+    @property
+    def lost(self) -> bool:
+        """True if the store did not answer the last call: what is shown beside a page's record must not ask it."""
+        ...
+
     def status(self, patience_s: float = 0.0) -> KeptValue[Status]:
         """Return the store's status, as `redrive status` shows it, with its age. Raises StoreError."""
         ...

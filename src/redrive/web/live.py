@@ -19,8 +19,9 @@ from ..store import Store
 EVERY_S, BILLED_EVERY_S = 1.0, 2.0  # seconds between two reads of the store; the second if each call is billed (SQS)
 PING_S = 15.0  # seconds between two signs of life in a stream, as proxies close a silent connection
 LASTS_S = 600.0  # seconds after which a stream ends
-SLOW_EVERY = 5  # reads after which pages reload even if no count changed
-REST = 20  # a rest lasts so many times as long as the read before it: 10 s after 0.5 s, as with millions of messages
+SLOW_S = 4.5  # seconds after which pages reload even if nothing changed: their figures are never 5 s old
+REST = 20  # a rest lasts so many times as long as the read before it, but no longer than REST_S, as pages are to show
+REST_S, LEAST_SHARE = 3.0, 4  # within 5 s what changed, unless reads then take more than this part of the time
 REST_MAX_S = 15.0  # the longest such rest in seconds, as one read may be slow by chance
 PAGES_PER_S = 20  # reloads of all watchers together; if there are many watchers, each one sees changes later
 WATCHERS_MAX = 500
@@ -31,10 +32,10 @@ STALE_S = 0.02  # seconds: a shorter wait may have ended for a change that the l
 
 class Glance:
     """Reads a digest of all that pages show of a store, and waits for a wake-up of the store. Called by one thread at a
-    time. `store` returns the store, and may raise."""
+    time. `store` returns the store, `more` what else the digest is of; both may raise."""
 
-    def __init__(self, store: Callable[[], Store]) -> None:
-        self._store = store
+    def __init__(self, store: Callable[[], Store], more: Callable[[], Any] = lambda: None) -> None:
+        self._store, self._more = store, more
         self._idle: list[str] = []  # queues without a due message
 
     def look(self) -> bytes:
@@ -47,6 +48,7 @@ class Glance:
         seen: list[Any] = [
             sorted((name, *(part for part in count if not isinstance(part, float))) for name, count in each.items()),
             paused,
+            self._more(),
         ]
         if store.traits.cells:
             from ..triage.redrive.run import views
@@ -88,11 +90,13 @@ class Live:
     version: int
 
     def __init__(
-        self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None
-    ) -> None:
-        """Take the `glance`, the seconds between its reads, and `heard`, to call after each successful one."""
+        self, glance: Glance, every_s: Callable[[], float] = lambda: EVERY_S, heard: Callable[[], None] | None = None,
+        doubt: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """Take the `glance`, the seconds between its reads, `heard`, to call after each successful one, and `doubt`, to
+        call if one hangs."""
         self.version = 0
-        self._heard = heard
+        self._heard, self._doubt = heard, doubt
         self._looking: asyncio.Future[tuple[bytes, float]] | None = None
         self._glance, self._every_s = glance, every_s
         self._changed: asyncio.Event = asyncio.Event()
@@ -153,19 +157,20 @@ class Live:
 
     async def _watch(self) -> None:
         thread = ThreadPoolExecutor(1, "redrive-live")  # one, as a store's wait belongs to its caller's thread
-        last, looks, woken = b"", 0, False
+        last, bumped, woken = b"", -SLOW_S, False
         try:
             while self.watchers:
-                looks, began, quiet = looks + 1, time.monotonic(), False
+                began, quiet = time.monotonic(), False
                 try:
                     state, pause_s = await self._looked(thread)
-                    pause_s = max(pause_s, min(REST * (time.monotonic() - began), REST_MAX_S))
+                    pause_s = max(pause_s, _rest_s(time.monotonic() - began))
                     quiet = state == last and not woken
                 except Exception as error:  # an error counts as a change, and the page shows it
                     state, pause_s = repr(type(error)).encode(), EVERY_S
-                if state != last or looks % SLOW_EVERY == 0:  # also at the first read, as the pages were read earlier
+                # Also at the first read, as the pages were read earlier.
+                if state != last or time.monotonic() + pause_s - bumped > SLOW_S:
                     self.bump()
-                    last = state
+                    last, bumped = state, time.monotonic()
                 woken = await self._rest(thread, max(pause_s, self.watchers / PAGES_PER_S), quiet)
         finally:
             thread.shutdown(wait=False)
@@ -177,6 +182,8 @@ class Live:
             self._looking = asyncio.wrap_future(thread.submit(self._look))
         done, _ = await asyncio.wait({self._looking}, timeout=HANGS_S)
         if not done:
+            if self._doubt is not None:
+                self._doubt()
             raise TimeoutError
         looking, self._looking = self._looking, None
         return looking.result()
@@ -211,6 +218,11 @@ class Live:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
             self._task = None
+
+
+def _rest_s(read_s: float) -> float:
+    """Return for how many seconds to rest after a read that took `read_s`."""
+    return min(REST * read_s, max(REST_S, LEAST_SHARE * read_s), REST_MAX_S)
 
 
 async def _set(changed: asyncio.Event) -> bool:

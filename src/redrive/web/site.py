@@ -49,7 +49,7 @@ from .guard import (
 )
 from .live import BILLED_EVERY_S, EVERY_S, Glance, Live
 from .requests import LOGIN_MAX, form_of, wants_json
-from .sums import KeptValue, Sums
+from .sums import WAITED_S, KeptValue, Sums
 from .table import ACTIONS, MENU, PAGES, Action, SitePage
 from .vigil import Readings, Vigil, key_of
 
@@ -125,7 +125,7 @@ class Site:
         self.base_path = base_path
         self._hosts = host_names(hosts if hosts is not None or authorize is not None else ())
         self.vigil = Vigil(lambda: self.app.store)
-        self.live = Live(Glance(lambda: self.app.store), self._every_s, self.vigil.heard)
+        self.live = Live(Glance(lambda: self.app.store, self._told), self._every_s, self.vigil.heard, self.vigil.doubt)
         self.readings = Readings(self.url, self.vigil)
         handlers = {HTTPException: self._refused}
         self._routes = Starlette(routes=list(self._table()), exception_handlers=handlers)
@@ -181,11 +181,32 @@ class Site:
     def _every_s(self) -> float:
         return EVERY_S if self.app.store.usage() is None else BILLED_EVERY_S
 
+    @property
+    def lost(self) -> bool:
+        """True if the store did not answer the last call."""
+        return self.vigil.lost
+
     def status(self, patience_s: float = 0.0) -> KeptValue[Status]:
         """Return the store's status, as `redrive status` shows it, with its age. Raises StoreError."""
+        return self.sums.get("status", self._read_status, patience_s)
+
+    def _read_status(self) -> Status:
         from ..status import read_status
 
-        return self.sums.get("status", lambda: read_status(self.app.store, self.registry), patience_s)
+        return read_status(self.app.store, self.registry)
+
+    def _told(self) -> Any:
+        """Return what the status says beside counts, so that pages follow its change: needs, holds, workers. Reads it
+        at most as often as `sums` allows, and not for this alone if each call is billed."""
+        if self.app.store.usage() is not None:
+            status = self.sums.peek("status")
+        else:
+            kept = self.sums.within(WAITED_S, "status", self._read_status)
+            status = None if kept is None else kept.value
+        if status is None:
+            return None
+        holds = sorted({(hold.kind, hold.by, hold.actor) for hold in status.holds})
+        return [each.text for each in status.needs], holds, [(each.name, each.state) for each in status.workers]
 
     def begin_sums(self) -> None:
         """Read the sums of the first page into the cache. Requests meanwhile share them, and report their errors."""

@@ -15,7 +15,8 @@ SHARE = 40  # a sum is made again after so many times the seconds that it took: 
 QUICK_S = 0.05  # seconds: an old sum that took less is made again before it is returned
 KEPT_MAX = 500  # the most sums in the cache
 OLD_S = 5.0  # seconds: an older sum is shown with its age
-LEAST_SHARE = 4  # but a sum is made again within OLD_S, unless it takes more than this part (a quarter) of the time
+AGAIN_S = 3.0  # but a sum is made again after so many seconds at most, so that pages show within OLD_S what changed,
+LEAST_SHARE = 4  # unless it takes more than this part (a quarter) of the time
 WAITED_S = 0.03  # seconds that a page waits for a count that it can omit
 
 
@@ -37,7 +38,7 @@ class _Sum:
 
 def _rest_s(cost_s: float) -> float:
     """Return for how many seconds a sum that took `cost_s` is returned before it is made again."""
-    return max(FRESH_S, min(SHARE * cost_s, max(OLD_S, LEAST_SHARE * cost_s)))
+    return max(FRESH_S, min(SHARE * cost_s, max(AGAIN_S, LEAST_SHARE * cost_s)))
 
 
 class Sums:

@@ -58,6 +58,11 @@ class Vigil:
         """Note that the store has answered."""
         self.answered_s, self.lost = time.time(), False
 
+    def doubt(self) -> None:
+        """Note that a read hangs: unless the store has just answered another, pages wait for it only LOST_S."""
+        if time.time() - self.answered_s >= RECENT_S:
+            self.lost = True
+
     def _ask(self) -> Future[bool]:
         with self._lock:
             if self._asked is None:

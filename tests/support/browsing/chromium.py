@@ -74,6 +74,7 @@ class Tab:
 
     def violations(self) -> list[str]:
         """What axe finds, in words."""
+        self.page.evaluate(_PAUSE)  # so that nothing changes while it looks
         if not self.page.evaluate("() => 'axe' in window"):
             self.page.evaluate(AXE.read_text())  # not as a <script>: the page's policy allows none inline
         options = {"runOnly": RULES, "resultTypes": ["violations"]}
@@ -92,7 +93,7 @@ class Tab:
 
     def unreached(self) -> list[str]:
         """What the Tab key does not reach, or shows no focus on, though a mouse can use it."""
-        self.page.evaluate("document.getElementById('live-pause').click()")  # a part made anew would lose its number
+        self.page.evaluate(_PAUSE)  # a part made anew would lose its number
         self.page.evaluate(_NUMBER)
         reached, unseen = set[str](), list[str]()
         for _ in range(STOPS_MAX):
@@ -141,6 +142,7 @@ _SIDEWAYS = """() => {
   const out = [...document.querySelectorAll("body *")].filter(wide);
   return [`${root.scrollWidth} > ${innerWidth}`, ...out.slice(0, 5).map((each) => each.outerHTML.slice(0, 150))];
 }"""
+_PAUSE = "document.querySelector('#live-pause:not([hidden])[aria-pressed=false]')?.click()"
 _NUMBER = """() => {
   const all = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex='0']";
   let n = 0;

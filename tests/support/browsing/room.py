@@ -81,11 +81,12 @@ _numbers = count()
 
 
 class Room:
-    """The app of `TASKS` on a store. A file in `folder` mends what its tasks call: `crm-is-up`, `bank-is-up`."""
+    """The app of `TASKS` on a store, with `more` tasks. A file in `folder` mends what its tasks call: `crm-is-up`,
+    `bank-is-up`."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, more: str = "") -> None:
         self.folder, self.url = folder, url
-        (folder / "tasks.py").write_text(TASKS.lstrip())
+        (folder / "tasks.py").write_text(TASKS.lstrip() + more)
         (folder / "store-url").write_text(url)
         self._logs = count()
         self.app = self._imported()
@@ -153,9 +154,9 @@ class Room:
 
 
 @contextmanager
-def room(folder: Path, url: str | None = None) -> Iterator[Room]:
+def room(folder: Path, url: str | None = None, more: str = "") -> Iterator[Room]:
     """A room on this store; by default on SQLite in the folder."""
-    made = Room(folder, url or f"sqlite:///{folder / 'work.db'}")
+    made = Room(folder, url or f"sqlite:///{folder / 'work.db'}", more)
     try:
         yield made
     finally:

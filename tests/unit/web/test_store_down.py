@@ -17,6 +17,8 @@ from tests.support.servers import PostgresServer, RedisServer, Server, memory_di
 from tests.support.sites import JSON, NAMES, Browser, address, on_a_loop, stocked
 
 from redrive import App, Breaker
+from redrive.errors import StoreUnavailable
+from redrive.stores.sqlite.store import SqliteStore
 from redrive.web import sums
 from redrive.web.live import Glance, Live
 from redrive.web.table import PAGES, SitePage
@@ -147,3 +149,21 @@ async def test_watchers_hear_that_the_file_is_gone_and_that_it_is_back(file: Pat
 
 def test_the_table_names_the_pages_that_need_no_store() -> None:
     assert {*NAMES} >= NEED_NONE
+
+
+def test_file_that_was_removed_or_replaced_is_said_and_is_well_when_it_is_back(tmp_path: Path) -> None:
+    path, aside = tmp_path / "work.db", tmp_path / "aside.db"
+    store, other = SqliteStore(path), SqliteStore(tmp_path / "other.db")
+    other.close()
+    try:
+        assert store.paused() == frozenset()
+        path.rename(aside)
+        with pytest.raises(StoreUnavailable, match="is gone"):
+            store.paused()
+        (tmp_path / "other.db").rename(path)
+        with pytest.raises(StoreUnavailable, match="was replaced by another file"):
+            store.paused()
+        aside.rename(path)
+        assert store.paused() == frozenset()
+    finally:
+        store.close()

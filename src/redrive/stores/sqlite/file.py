@@ -190,6 +190,7 @@ class SqliteFile(Store):
         self.path: Path = Path(path).absolute()
         why = why_read_only(self.path)
         self._reading = Reading(self.path) if why else None
+        self._inode: tuple[int, int] | None = None
         self.traits = replace(type(self).traits, read_only=why)
         self.lock_file: Path | None = self.path.with_name(self.path.name + "-shm")
         self.state_dir: Path | None = self.path.with_name(self.path.name + "-workers")

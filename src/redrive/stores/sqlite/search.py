@@ -320,4 +320,14 @@ class SqliteQueries(SqliteFile):
         return [to_group(queue, row) for row in self._read(self._sql["groups"], queue, width)]
 
     def paused(self) -> frozenset[str]:
+        # SQLite continues in the file that it has open, though it was removed or replaced: report that here.
+        try:
+            file = self.path.stat()
+        except OSError as error:
+            raise StoreUnavailable(f"{self.path} is gone: {error.strerror}; put it back") from error
+        inode = file.st_dev, file.st_ino
+        if self._inode is None:
+            self._inode = inode
+        elif inode != self._inode:
+            raise StoreUnavailable(f"{self.path} was replaced by another file; restart to open that")
         return frozenset(row[0] for row in self._read("select name from queue where paused"))

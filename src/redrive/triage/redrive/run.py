@@ -57,8 +57,8 @@ POLL_S = 0.1  # seconds between checks in `wait`
 class RunView(Struct, frozen=True, kw_only=True):
     """A run at one moment. `state` is running, paused, stopped, cancelled or done; `phase` is its activity; `why` is
     the reason of its wait or end. `counts`: planned, moved, done, failed, skipped, changed, waiting. `per_s` is its
-    present speed in messages a second, None while it moves none. `carried_by` is the worker that runs it. Times are ms
-    of the store's clock."""
+    present speed in messages a second, None while it moves none. `carried_by` is the worker that runs it. `still_ms` is
+    when its present pause or wait began, 0 while it moves messages. Times are ms of the store's clock."""
 
     id: str
     state: str
@@ -75,6 +75,7 @@ class RunView(Struct, frozen=True, kw_only=True):
     returned: int
     carried_by: str
     closed: bool
+    still_ms: int = 0
 
 
 class _Selector(Struct):
@@ -344,6 +345,7 @@ def _view(id: str, state: RunState, plan: Cell | None, now_ms: int) -> RunView:
         returned=state.returned,
         carried_by=state.owner if state.until_ms > now_ms else "",
         closed=state.closed,
+        still_ms=state.still_ms,
     )
 
 

@@ -94,20 +94,40 @@
     for (const left of [...old.childNodes]) if (!used.has(left) && !held(left) && !(left.nodeType === 1 && left.matches(".copy"))) left.remove();
   };
 
+  const FLASH_MS = 5000; // for so long at least what an action did is said: its state may pass
+  const partOf = (root, part) => root.querySelector(`[data-part="${CSS.escape(part.dataset.part)}"]`);
   const patch = (fresh) => {
     const focus = document.activeElement;
     for (const old of document.querySelectorAll("[data-part]")) {
-      const now = fresh.querySelector(`[data-part="${CSS.escape(old.dataset.part)}"]`);
-      if (!now) continue;
+      const now = partOf(fresh, old);
+      if (!now) { if (!held(old)) old.remove(); continue; } // what it said is over
       localTimes(now); localTicks(now);
       patchNode(old, now);
     }
+    for (const now of fresh.querySelectorAll("[data-part]")) {
+      const before = now.previousElementSibling, after = now.nextElementSibling;
+      if (partOf(document, now)) continue;
+      const [near, place] = before?.dataset.part ? [partOf(document, before), "after"] : after?.dataset.part ? [partOf(document, after), "before"] : [];
+      if (near) { localTimes(now); localTicks(now); near[place](now); }
+    }
+    if (performance.now() > FLASH_MS) for (const said of document.querySelectorAll("main > .said")) if (!selected(said)) said.remove();
     if (focus !== document.activeElement && focus.isConnected) focus.focus({ preventScroll: true }); // its row has moved
   };
 
   // -- a store, or a server, that does not answer is said on top
   const named = document.title.replace(/^⚠ /, "");
-  let heard = new Date();
+  let heard = new Date(), madeAt = performance.now(); // when the store was heard, and this page was made
+  const OLD_MS = 5000;
+  const old = () => { // no news, and the figures stay as they are: say how old that is
+    const bars = document.querySelector('[data-part="bar"]'), known = bars?.querySelector(".bar");
+    if (!bars || (known && !known.dataset.own)) return;
+    const age = performance.now() - madeAt;
+    if (document.hidden || paused || from || age < OLD_MS) { known?.remove(); return; }
+    const bar = known || document.createElement("p");
+    bar.className = "bar old"; bar.dataset.own = "1";
+    bar.textContent = `Figures of ${lasts(Math.round(age / 1000))} ago.`;
+    if (!known) bars.append(bar);
+  };
   const lost = (what) => {
     const bars = document.querySelector('[data-part="bar"]');
     const since = heard.toISOString().replace("T", " ").slice(0, 19) + " UTC";
@@ -133,7 +153,7 @@
       if (paused || from) { busy = false; return; } // since it asked
       if (answer.ok || (fresh && fresh.querySelector(".bar"))) { patch(fresh); document.title = fresh.title; }
       else if (answer.status === 503) lost("The store");
-      if (answer.ok) heard = new Date();
+      if (answer.ok) { heard = new Date(); madeAt = performance.now(); }
       say(answer.ok ? "live" : answer.status === 503 ? "the store cannot be read; trying again" : "reload: the page answers " + answer.status);
       shown = target;
     } catch { say("no answer; trying again"); lost("The server"); again = 2000; }
@@ -146,7 +166,8 @@
     source.addEventListener("version", (event) => { wanted = Number(event.data); refresh(); });
     source.addEventListener("open", () => { if (!paused) say("live"); });
     source.addEventListener("error", () => say(source.readyState === 2 ? "live updates ended; reload for news" : "no answer; trying again"));
-    document.addEventListener("visibilitychange", refresh);
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) madeAt = performance.now() - OLD_MS / 2; refresh(); });
+    if (document.querySelector("[data-part=bar] ~ main [data-part]")) setInterval(old, 500);
     pause.hidden = false;
     pause.addEventListener("click", () => {
       paused = !paused;
