@@ -77,6 +77,30 @@ def size(count: int | None) -> str:
     return f"{count / 1024:,.0f} KiB" if count < 2**21 else f"{count / 2**20:,.0f} MiB"
 
 
+def state_word(state: str) -> str:
+    """Return the word that people read for a state of a message, a lane too. Only fields, metrics and selectors have
+    `leased`.
+
+    >>> state_word("leased"), state_word("dead")
+    ('running', 'dead')
+    """
+    return "running" if state == "leased" else state
+
+
+def middle(name: str, most: int) -> str:
+    """Return a name in at most `most` characters, cut before its last part: workers differ at the begin of their hosts
+    or in that part.
+
+    >>> middle("web-1.7e25fc5110/worker-0", 20), middle("local/14342", 20), middle("web-1/a-very-long-name", 10)
+    ('web-1.7e25…/worker-0', 'local/14342', 'web…g-name')
+    """
+    if len(name) <= most:
+        return name
+    _, slash, last = name.rpartition("/")
+    tail = slash + last if len(slash + last) <= most - 4 else name[-(most - most // 3 - 1) :]
+    return f"{name[: most - len(tail) - 1]}…{tail}"
+
+
 def listed(counts: Mapping[str, int], most: int | None = None) -> str:
     """Return counts by name as text; beyond the first `most` it only says how many more there are.
 

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from ..duration import show
 from ..fault.libraries import is_library
 from ..present.confirm import CONFIRM_ABOVE
-from ..present.formats import DASH, milliseconds, number, seconds, share, size
+from ..present.formats import DASH, middle, milliseconds, number, seconds, share, size, state_word
 from ..redact import many_lines
 from ..triage.select.terms import exactly
 from .charts import bars, ranges, spark, timeline
@@ -132,7 +132,8 @@ def environment() -> Environment:
         "front": front,
         "linked": linked,
         "term": lambda name, field: str(exactly(field, str(name))),  # the name as a term of a selector
-        "title_of": lambda text: str(text).replace("_", " "),
+        "title_of": lambda text: state_word(str(text)).replace("_", " "),
+        "worker": lambda name: middle(name, 24),
     }
     made.globals |= {
         "bars": bars,
