@@ -20,6 +20,7 @@ from ..present.formats import DASH, middle, milliseconds, number, seconds, share
 from ..redact import many_lines
 from ..triage.select.terms import exactly
 from .charts import bars, ranges, spark, timeline
+from .forms import filled, refused
 from .outside import code
 from .tree import tree
 
@@ -131,6 +132,7 @@ def environment() -> Environment:
         "tree": tree,
         "front": front,
         "linked": linked,
+        "filled": filled,
         "term": lambda name, field: str(exactly(field, str(name))),  # the name as a term of a selector
         "title_of": lambda text: state_word(str(text)).replace("_", " "),
         "worker": lambda name: middle(name, 24),
@@ -141,6 +143,7 @@ def environment() -> Environment:
         "spark": spark,
         "timeline": timeline,
         "confirm_above": CONFIRM_ABOVE,
+        "refused": refused,
     }
     return made
 
