@@ -31,6 +31,7 @@ from ..sums import KeptValue
 from . import selecting, shares
 from .arguments import rows_with_arguments
 from .cause import FRAME, SHOWN_SAMPLES, chain, deaths, sample
+from .fields import SINCE, span
 
 ROWS = 100
 SAMPLES = 50  # groups of a list whose samples are read to find the failing code
@@ -47,10 +48,11 @@ _PATH = re.compile(r"[/\\]")
 
 
 def groups(ask: PageRequest) -> Record:
-    """Return all groups, or those of a selector's messages, with their annotations."""
+    """Return all groups, or those of a selector's messages and of those that died in a time, with their annotations."""
     text = ask.text("q")
     try:
-        kept = _found(ask, text)
+        selecting.understood(ask, text)
+        kept = _found(ask, _in_time(ask, text))
     except SelectorError as error:
         return PageAnswer(_record(ask, mistake=selecting.mistake(error)), status=422, typed={"q": text})
     except Unsupported as error:
@@ -69,11 +71,30 @@ def groups(ask: PageRequest) -> Record:
     )
 
 
+def _in_time(ask: PageRequest, text: str) -> str:
+    """Return the selector, narrowed to what died in the time that the address asks for. Raises Problem."""
+    wanted = span(ask, "")
+    if wanted.back and wanted.back not in SINCE:
+        raise Problem(f"since={wanted.back!r} is none of the times", f"expected {', '.join(SINCE)}", status=422)
+    if wanted.is_absolute and wanted.to_ms is not None:
+        bounds = f"failed:>={timestamp(wanted.from_ms)} failed:<{timestamp(wanted.to_ms)}"
+    elif wanted.back:
+        bounds = f"failed:<{wanted.back}"
+    else:
+        return text
+    return f"({text}) {bounds}" if text else bounds
+
+
 def _record(ask: PageRequest, **known: object) -> Record:
     text = ask.text("q")
-    words = ("dlq", "groups", *((text,) if text else ()))
+    try:
+        narrowed = _in_time(ask, text)
+    except Problem:  # it is told with the page's error
+        narrowed = text
+    words = ("dlq", "groups", *((narrowed,) if narrowed else ()))
     return {
-        "q": text, "groups": [], "all": 0, "dead": 0, "tasks": [], "age_s": 0.0, "mistake": None, "missing": None,
+        "q": text, "since": ask.text("since"), "from": ask.text("from"), "to": ask.text("to"), "sinces": list(SINCE),
+        "groups": [], "all": 0, "dead": 0, "tasks": [], "age_s": 0.0, "mistake": None, "missing": None,
         "making": False, "completions": selecting.completions(ask), "command": ask.command(*words), **known,
     }  # fmt: skip
 

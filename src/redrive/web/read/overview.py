@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from ...errors import Unsupported
 from ...message import Counts, FailureGroup, Filter
@@ -13,13 +13,13 @@ from ...present.queues import LANES
 from ...present.runs import run_record
 from ...present.status import NEEDS_SHOWN, need_record
 from ...status import QueueStatus, Status
+from ...triage.deaths import recent_deaths
 from ..ask import PageRequest, Record
 from . import fields
 from .tasks import first_command
 
 SHOWN = 8  # the most rows of each table
 RAIL = 12  # the most queues beside the page
-BARS, BAR_MS = 12, 300_000  # of the line of a group's deaths
 
 
 def overview(ask: PageRequest) -> Record:
@@ -29,9 +29,9 @@ def overview(ask: PageRequest) -> Record:
     chosen, wanted = ask.text("queue"), fields.span(ask, "1h")
     failures = _failures(ask, status, chosen)
     tables = status.queues if not chosen else [each for each in status.queues if each.name == chosen]
-    deaths = {}
+    deaths: Mapping[str, Sequence[int]] = {}
     if failures:
-        kept_deaths = ask.kept_soon(f"deaths/of/{chosen}", lambda: _deaths(ask, chosen))
+        kept_deaths = ask.kept_soon(f"deaths/of/{chosen}", lambda: recent_deaths(ask.store, chosen or None))
         deaths = {} if kept_deaths is None else kept_deaths.value
     return {
         "at": timestamp(status.at_ms),
@@ -84,18 +84,6 @@ def _failures(ask: PageRequest, status: Status, queue: str) -> Sequence[FailureG
         return ask.kept(f"groups/of/{queue}", lambda: ask.dlq.groups(where=Filter(queue=queue), trend=True)).value
     except Unsupported:
         return ()
-
-
-def _deaths(ask: PageRequest, queue: str) -> dict[str, list[int]]:
-    """Return the deaths of each failure group in each of the last BARS steps of five minutes, by fingerprint."""
-    end_ms = ask.store.now_ms()
-    found: dict[str, list[int]] = {}
-    for n in range(BARS):
-        at_ms = end_ms - (BARS - n) * BAR_MS
-        where = Filter(queue=queue or None, since_ms=at_ms, until_ms=at_ms + BAR_MS)
-        for group in ask.store.failure_groups(where=where):
-            found.setdefault(group.fingerprint, [0] * BARS)[n] += group.count
-    return found
 
 
 def _sum(queues: Sequence[QueueStatus]) -> Record:
