@@ -28,6 +28,18 @@ def number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def pace(per_s: float | None) -> str:
+    """Return a rate per second, minute or hour: in the first of them of which it has at least one.
+
+    >>> pace(12.3), pace(0.2), pace(0.0017), pace(0.0), pace(None)
+    ('12.3/s', '12/min', '6.12/h', '0', '–')
+    """
+    if not per_s:
+        return DASH if per_s is None else "0"
+    times, unit = next(((times, unit) for times, unit in ((1, "s"), (60, "min")) if per_s * times >= 1), (3600, "h"))
+    return f"{number(per_s * times)}/{unit}"
+
+
 def share(value: float | None) -> str:
     """Return a share of one in percent; with two decimals near 100 %, as 99.95 is not 100.
 

@@ -113,7 +113,7 @@ def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:
         yield from wrapped(joined(what, group.task, f": {group.trend}, the last {ago} ago"))
         yield from wrapped(str(shown_text(group.text) or ""), 4)
         yield leads(_group_next(group), web_link("groups", group.fingerprint))
-    yield from _more(len(status.failures), "failure groups", "dlq groups", out)
+    yield from _more(status.group_count, "failure groups", "dlq groups", out)
     late = [schedule for schedule in status.schedules if schedule.is_late]
     if late:
         yield from ("", "schedules")

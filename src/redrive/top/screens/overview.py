@@ -184,7 +184,7 @@ def _fleet(status: Status) -> str:
     for worker in status.workers:
         states[worker.state] = states.get(worker.state, 0) + 1
     workers = f"workers {listed(states, COUNTS)}" if states else "no worker is alive"
-    return f"{workers}   open runs {len(status.runs):,}   failure groups {len(status.failures):,}"
+    return f"{workers}   open runs {len(status.runs):,}   failure groups {status.group_count:,}"
 
 
 def _rows(status: Status) -> Iterator[dict[str, Any]]:

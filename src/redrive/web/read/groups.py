@@ -4,7 +4,7 @@ its texts, what its messages share, and the actions of people."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from ...present.groups import annotation_record, batches_record, group_records, 
 from ...present.permissions import Permission
 from ...store import FIRST_PAGE, fitting
 from ...triage.annotations import NOTHING, read_annotations
+from ...triage.deaths import recent_deaths
 from ...triage.group_states import held_counts, read_states
 from ...triage.redrive.run import RunView, views
 from ...triage.select.terms import exactly
@@ -61,9 +62,12 @@ def groups(ask: PageRequest) -> Record:
         return _record(ask, making=True)
     found = [group for group in kept.value if group.count]
     known = {group.task for group in found}
+    shown = rows(ask, found[:ROWS], kept_places(ask, found))
+    kept_lines = ask.kept_soon("deaths/of/", lambda: recent_deaths(ask.store)) if found else None
+    lines: Mapping[str, Sequence[int]] = {} if kept_lines is None else kept_lines.value
     return _record(
         ask,
-        groups=rows(ask, found[:ROWS], kept_places(ask, found)),
+        groups=[row | {"deaths": lines.get(row["fingerprint"], [])} for row in shown],
         all=len(found),
         dead=sum(group.count for group in found),
         tasks=sorted(known),

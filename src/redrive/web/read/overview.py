@@ -59,7 +59,7 @@ def overview(ask: PageRequest) -> Record:
             record | {"deaths": deaths.get(record["fingerprint"] or "", [])}
             for record in group_records(failures[:SHOWN], status.annotations, status.held, status.at_ms)
         ],
-        "group_count": len(failures),
+        "group_count": len(failures) if chosen else max(status.group_count, len(failures)),
         "holds": [fields.hold(ask, hold) for hold in status.holds[:SHOWN]],
         "dependencies": [
             dependency_row(control) for control in (ask.app.flow.list(waiting=False) if ask.store.traits.cells else ())
