@@ -71,7 +71,7 @@ def html(
     others |= {"said": redact(said), "version": version, "typed": record.typed}
     if HERE in record.typed:
         others |= {"address": record.typed[HERE], "is_live": False}
-        others["here"] = root_of(request) + "/" + record.typed[HERE].partition("?")[0]
+        others["here"] = others["base"] = root_of(request) + "/" + record.typed[HERE].partition("?")[0]
     text = page(shown.name, redact_record(record), **others)
     if "problem" in record.typed and f'id="{REFUSED}"' not in text:  # there is no such form any more
         raise record.typed["problem"]
@@ -156,6 +156,7 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
         "views": _views(site) if shown is not None else (),
         "address": address if redact(address) == address else None,  # an address with a secret is not saved
         "here": path_of(request).partition("?")[0],
+        "base": "",  # of the links of a page to itself
         "release": __version__,
         "environment": site.environment,
         "theme": theme if (theme := request.cookies.get(THEME)) in ("light", "dark") else "",
