@@ -29,7 +29,7 @@ def number(value: float | None) -> str:
 
 
 def pace(per_s: float | None) -> str:
-    """Return a rate per second, minute or hour: in the first of them of which it has at least one.
+    """Return a rate as text: per second, or per minute or hour if it is below one.
 
     >>> pace(12.3), pace(0.2), pace(0.0017), pace(0.0), pace(None)
     ('12.3/s', '12/min', '6.12/h', '0', '–')
