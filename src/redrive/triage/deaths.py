@@ -4,21 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..message import Filter
+from ..message import FailureGroup, Filter
 from ..store import Store
 from .group_states import combined, read_states
 
 STEPS, STEP_MS = 12, 300_000
 
+Step = Sequence[FailureGroup]  # the groups of the messages that died in a step
 
-def recent_deaths(store: Store, queue: str | None = None) -> Mapping[str, Sequence[int]]:
+
+def recent_deaths(
+    store: Store, queue: str | None = None, known: dict[int, Step] | None = None
+) -> Mapping[str, Sequence[int]]:
     """Return by fingerprint how many of a group's dead messages died in each of the last STEPS steps of five minutes,
-    the last at the end; of one queue or of all. Raises Unsupported if the store cannot count failure groups."""
-    end_ms, states = store.now_ms(), read_states(store)
+    the present one at the end; of one queue or of all. `known` keeps steps that are over, by their begin in ms, for the
+    next call, which then reads the present one alone. Raises Unsupported if the store cannot count failure groups."""
+    now_ms, states, kept = store.now_ms(), read_states(store), {} if known is None else known
+    last_ms = now_ms - now_ms % STEP_MS
+    begins = [last_ms - n * STEP_MS for n in reversed(range(STEPS))]
     found: dict[str, list[int]] = {}
-    for n in range(STEPS):
-        at_ms = end_ms - (STEPS - n) * STEP_MS
-        where = Filter(queue=queue, since_ms=at_ms, until_ms=at_ms + STEP_MS)
-        for group in combined(states, store.failure_groups(where=where)):
+    for n, at_ms in enumerate(begins):
+        if at_ms not in kept or at_ms == last_ms:
+            where = Filter(queue=queue, since_ms=at_ms, until_ms=at_ms + STEP_MS)
+            kept[at_ms] = store.failure_groups(where=where)
+        for group in combined(states, kept[at_ms]):
             found.setdefault(group.fingerprint, [0] * STEPS)[n] += group.count
+    for at_ms in kept.keys() - set(begins[:-1]):
+        del kept[at_ms]
     return found

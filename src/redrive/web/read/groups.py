@@ -21,7 +21,7 @@ from ...present.groups import annotation_record, batches_record, group_records, 
 from ...present.permissions import Permission
 from ...store import FIRST_PAGE, fitting
 from ...triage.annotations import NOTHING, read_annotations
-from ...triage.deaths import recent_deaths
+from ...triage.deaths import Step, recent_deaths
 from ...triage.group_states import held_counts, read_states
 from ...triage.redrive.run import RunView, views
 from ...triage.select.terms import exactly
@@ -63,8 +63,7 @@ def groups(ask: PageRequest) -> Record:
     found = [group for group in kept.value if group.count]
     known = {group.task for group in found}
     shown = rows(ask, found[:ROWS], kept_places(ask, found))
-    kept_lines = ask.kept_soon("deaths/of/", lambda: recent_deaths(ask.store)) if found else None
-    lines: Mapping[str, Sequence[int]] = {} if kept_lines is None else kept_lines.value
+    lines = deaths_lines(ask) if found else {}
     return _record(
         ask,
         groups=[row | {"deaths": lines.get(row["fingerprint"], [])} for row in shown],
@@ -73,6 +72,19 @@ def groups(ask: PageRequest) -> Record:
         tasks=sorted(known),
         age_s=kept.age_s,
     )
+
+
+def deaths_lines(ask: PageRequest, queue: str = "") -> Mapping[str, Sequence[int]]:
+    """Return the deaths of the last hour, of a queue or of all, by fingerprint; empty while they are read."""
+    key = f"deaths/of/{queue}"
+
+    def read() -> tuple[Mapping[str, Sequence[int]], dict[int, Step]]:
+        before = ask.site.sums.peek(key)
+        steps: dict[int, Step] = {} if before is None else dict(before[1])
+        return recent_deaths(ask.store, queue or None, steps), steps
+
+    kept = ask.kept_soon(key, read)
+    return {} if kept is None else kept.value[0]
 
 
 def _in_time(ask: PageRequest, text: str) -> str:

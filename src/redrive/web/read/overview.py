@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from ...errors import Unsupported
 from ...message import Counts, FailureGroup, Filter
@@ -13,9 +13,9 @@ from ...present.queues import LANES
 from ...present.runs import run_record
 from ...present.status import NEEDS_SHOWN, need_record
 from ...status import QueueStatus, Status
-from ...triage.deaths import recent_deaths
 from ..ask import PageRequest, Record
 from . import fields
+from .groups import deaths_lines
 from .tasks import first_command
 
 SHOWN = 8  # the most rows of each table
@@ -29,10 +29,7 @@ def overview(ask: PageRequest) -> Record:
     chosen, wanted = ask.text("queue"), fields.span(ask, "1h")
     failures = _failures(ask, status, chosen)
     tables = status.queues if not chosen else [each for each in status.queues if each.name == chosen]
-    deaths: Mapping[str, Sequence[int]] = {}
-    if failures:
-        kept_deaths = ask.kept_soon(f"deaths/of/{chosen}", lambda: recent_deaths(ask.store, chosen or None))
-        deaths = {} if kept_deaths is None else kept_deaths.value
+    deaths = deaths_lines(ask, chosen) if failures else {}
     return {
         "at": timestamp(status.at_ms),
         "age_s": kept.age_s,
