@@ -223,7 +223,7 @@ class PageRequest:
         except (ConfigError, ValueError, TypeError) as error:
             raise Problem(str(error), status=422) from None
 
-    def lasting(self, name: str = "for") -> str | None:
+    def lasting(self, name: str) -> str | None:
         """Return the field `name`, a duration; None if it is empty. Raises Problem for any other text."""
         if not (given := self.text(name)):
             return None

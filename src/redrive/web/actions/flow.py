@@ -13,12 +13,12 @@ from ..read.flow import WORDS, controls
 
 def open_breaker(ask: PageRequest) -> Done:
     """Hold a breaker open, for a time or until it is released."""
-    return _breaker(ask, partial(controls(ask).open, for_=ask.lasting()))
+    return _breaker(ask, partial(controls(ask).open, for_=ask.lasting("for")))
 
 
 def close_breaker(ask: PageRequest) -> Done:
     """Hold a breaker closed, for a time or until it is released."""
-    return _breaker(ask, partial(controls(ask).close, for_=ask.lasting()))
+    return _breaker(ask, partial(controls(ask).close, for_=ask.lasting("for")))
 
 
 def auto_breaker(ask: PageRequest) -> Done:
