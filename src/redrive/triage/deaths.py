@@ -10,11 +10,11 @@ from .group_states import combined, read_states
 
 STEPS, STEP_MS = 12, 300_000
 
-Step = Sequence[FailureGroup]  # the groups of the messages that died in a step
+DeathStep = Sequence[FailureGroup]  # the groups of the messages that died in a step
 
 
 def recent_deaths(
-    store: Store, queue: str | None = None, known: dict[int, Step] | None = None
+    store: Store, queue: str | None = None, known: dict[int, DeathStep] | None = None
 ) -> Mapping[str, Sequence[int]]:
     """Return by fingerprint how many of a group's dead messages died in each of the last STEPS steps of five minutes,
     the present one at the end; of one queue or of all. `known` keeps steps that are over, by their begin in ms, for the

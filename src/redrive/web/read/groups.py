@@ -21,7 +21,7 @@ from ...present.groups import annotation_record, batches_record, group_records, 
 from ...present.permissions import Permission
 from ...store import FIRST_PAGE, fitting
 from ...triage.annotations import NOTHING, read_annotations
-from ...triage.deaths import Step, recent_deaths
+from ...triage.deaths import DeathStep, recent_deaths
 from ...triage.group_states import held_counts, read_states
 from ...triage.redrive.run import RunView, views
 from ...triage.select.terms import exactly
@@ -78,9 +78,9 @@ def deaths_lines(ask: PageRequest, queue: str = "") -> Mapping[str, Sequence[int
     """Return the deaths of the last hour, of a queue or of all, by fingerprint; empty while they are read."""
     key = f"deaths/of/{queue}"
 
-    def read() -> tuple[Mapping[str, Sequence[int]], dict[int, Step]]:
+    def read() -> tuple[Mapping[str, Sequence[int]], dict[int, DeathStep]]:
         before = ask.site.sums.peek(key)
-        steps: dict[int, Step] = {} if before is None else dict(before[1])
+        steps: dict[int, DeathStep] = {} if before is None else dict(before[1])
         return recent_deaths(ask.store, queue or None, steps), steps
 
     kept = ask.kept_soon(key, read)
