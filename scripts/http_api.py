@@ -11,7 +11,7 @@ from typing import Any
 
 from redrive.web.table import ACTIONS, PAGES, SitePage
 
-_READS = ("text", "needed", "number", "duration_ms", "checked", "all")  # of an Ask: what an action takes
+_READS = ("text", "needed", "number", "duration_ms", "lasting", "checked", "all")  # of an Ask: what an action takes
 
 
 def pages() -> Iterator[str]:

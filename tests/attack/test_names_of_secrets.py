@@ -51,6 +51,7 @@ COMMANDS = (
     ("history",),
     ("upcoming",),
     ("slo",),
+    ("views",),
     ("audit", "list"),
     ("queue", "list"),
     ("flow", "list"),

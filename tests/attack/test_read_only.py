@@ -42,6 +42,7 @@ LOOKS_OF_PEOPLE = (
     ["queue", "list"],
     ["task", "list"],
     ["upcoming"],
+    ["views"],
     ["dlq", "list"],
     ["dlq", "groups"],
     ["dlq", "show", "{dead}"],

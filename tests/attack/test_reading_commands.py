@@ -25,6 +25,7 @@ from redrive.triage.redrive import plan as plans
 from redrive.triage.redrive import run as runs
 from redrive.triage.redrive.options import read_settings
 from redrive.triage.selection import Selection
+from redrive.triage.views import save_view
 
 KEYED = "correct-horse-battery"  # a secret by the name beside it alone
 TOKEN = "ghp_0aB1cD2eF3gH4iJ5kL6mN7oP8qR9sT0uV1wX"  # and by its own form
@@ -93,6 +94,7 @@ class Scene:
         said.note(FP, SAID, actor=TAG, reason=SAID)
         said.own(FP, f"team {TOKEN}", actor="ann")
         said.rule(FP, "hold", actor=TAG, reason=SAID)
+        save_view(self.store, f"of {TOKEN}"[:80], f"messages?q=password={KEYED}", actor=TAG)
         settings = read_settings(rate="20/s", note=SAID)
         plan = plans.draw_up(self.store, Selection(self.store, "queue:crm"), f"text:{TOKEN}", settings)
         runs.begin(self.store, plan, actor=TAG, reason=SAID)

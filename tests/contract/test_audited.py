@@ -53,7 +53,7 @@ CHANGES_NOTHING = {
     "schedule next", "scheduler", "schema export", "status", "store check", "store doctor", "store info", "store sql",
     "store upgrade", "top", "version", "worker", "workers list", "doctor", "history", "slo", "upcoming", "watch",
     "task list", "task show", "workflow show",
-    "web",
+    "views", "web",
 }  # fmt: skip
 IN_SQS = {"dlq ingest", "dlq move"}  # tests/aws/test_sqs_triage.py holds these
 # What changes: words with {names} of what `prepared` made, the action, and what the entry is about. Those without a

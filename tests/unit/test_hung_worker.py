@@ -69,7 +69,7 @@ def test_it_is_what_needs_a_person_first_of_all(hanging: Hanging) -> None:
 def test_status_and_doctor_name_it(hanging: Hanging, redrive: Call) -> None:
     said = redrive("status")
     assert said.code == 1
-    assert "stats.roll blocks its event loop" in " ".join(said.out.split()) and "hung for 25s, 2 leased" in said.out
+    assert "stats.roll blocks its event loop" in " ".join(said.out.split()) and "hung for 25s, 2 running" in said.out
     said = redrive("doctor")
     assert said.code == 1 and f"{TEXT}, for 25s" in said.out
     [record] = json.loads(redrive("status", "-o", "json").out)["workers"]
@@ -139,7 +139,7 @@ def test_queue_list_and_the_pages_show_that_age(hanging: Hanging, redrive: Call)
 
 
 def test_job_list_of_what_is_leased_says_for_how_long_it_runs_and_where(hanging: Hanging, redrive: Call) -> None:
-    said = redrive("job", "list", "--state", "leased", "-o", "tsv")
+    said = redrive("job", "list", "--state", "running", "-o", "tsv")
     header, first, second = [line.split("\t") for line in said.out.splitlines()]
     assert header[-2:] == ["running_s", "worker"]
     assert first[0] == hanging.blocking and 25 <= float(first[-2]) < 60 and first[-1] == WORKER

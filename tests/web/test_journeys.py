@@ -177,7 +177,7 @@ def test_queue_is_paused_resumed_and_purged_without_scripts(home: Room, browser:
             assert set(home.app.store.paused()) == paused
 
         purge(page, "100")
-        expect(page.locator("h1")).to_contain_text("nothing was done: type the number of messages")
+        expect(page.locator("#refused")).to_contain_text("Nothing was done: type the number of messages")
         assert home.app.counts("mail").ready == 101
         assert all("409" in error for error in at.errors), at.errors
         at.errors.clear()

@@ -16,7 +16,7 @@ from ..message import ABSENT, Cancel, Filter, Lane, Message
 from ..present.commands import completed, onward, typed
 from ..present.done import done_of, done_record, done_text
 from ..present.failure import DONE, FAILED, PARTIAL, Failure
-from ..present.formats import seconds, timestamp
+from ..present.formats import seconds, state_word, timestamp
 from ..present.holds import hold_record, holds_text
 from ..present.messages import body_json, message_row, running_record
 from ..present.story import story
@@ -35,13 +35,13 @@ from .terminal.types import PAST
 if TYPE_CHECKING:
     from ..status import Running
 
-STATES = ("ready", "scheduled", "parked", "leased", "dead", "quarantine", "done", "cancelled")
+STATES = ("ready", "scheduled", "parked", "running", "dead", "quarantine", "done", "cancelled")
 _CANCELLED = exactly("reason", "cancelled")
-_LANES: dict[str, Node] = {state: exactly("lane", state) for state in STATES} | {
+_LANES: dict[str, Node] = {state: exactly("lane", "leased" if state == "running" else state) for state in STATES} | {
     "done": both((exactly("lane", "done"), opposite(_CANCELLED))),
     "cancelled": both((exactly("lane", "done"), _CANCELLED)),
 }
-_LEASED = (
+_RUNNING = (
     Column("id"),
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
@@ -53,7 +53,7 @@ _COLUMNS = (
     Column("id"),
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
-    Column("state"),
+    Column("state", None, state_word),
     Column("attempt", spare=1),
     Column("redrives", spare=2),
     Column("due_at"),
@@ -159,7 +159,7 @@ def list_(
 ) -> int:
     """List messages: running and waiting ones by queue, then dead, quarantined and done ones by the time of their end.
 
-    `--state leased` lists running messages, the longest first: for how long they run, and in which worker. A worker
+    `--state running` lists running messages, the longest first: for how long they run, and in which worker. A worker
     reports the first hundred messages that it holds.
 
     SELECTOR says which ones, in any state: `'key:order-7'`, `'lane:scheduled due:<6h args.tenant:acme'`. A bare word
@@ -179,14 +179,14 @@ def list_(
         return _write_count(out, matching.counted(*((most,) if most else (sys.maxsize, math.inf))))
     if most:
         matching.bounded(most)
-    runs = running_of(worker_reports(opened.store)) if state in (None, "leased") else {}
+    runs = running_of(worker_reports(opened.store)) if state in (None, "running") else {}
     chosen: Iterator[dict[str, Any]] = (_row(message, runs, matching.now_ms) for message in matching)
-    if state == "leased":
+    if state == "running":
         chosen = iter(sorted(chosen, key=lambda row: (row["running_s"] is None, -(row["running_s"] or 0))))
     first = next(chosen, None)
     if first is None and not matching.cut:
         here(opened).preflight(node)
-    columns = _LEASED if state == "leased" else _COLUMNS
+    columns = _RUNNING if state == "running" else _COLUMNS
     none = not out.rows(chain(() if first is None else (first,), chosen), columns, id="id", limit=limit)
     if matching.cut:
         more = completed("--look", "0")

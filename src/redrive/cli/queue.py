@@ -13,7 +13,7 @@ from ..message import Counts, Filter
 from ..present.commands import onward, program
 from ..present.failure import DONE, FAILED, Failure
 from ..present.forecasts import queue_forecast_record
-from ..present.formats import seconds
+from ..present.formats import seconds, state_word
 from ..present.holds import hold_record
 from ..present.queues import LANES, queue_record
 from ..present.table import field_lines
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     Column("queue", shrinks=True),
-    *(Column(lane) for lane in LANES[:-1]),
+    *(Column(lane, state_word(lane)) for lane in LANES[:-1]),
     Column("done_1h", "done 1h"),
     Column("done", "kept"),
     Column("oldest_age_s", "oldest", seconds),
@@ -52,7 +52,7 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     """List queues with the number of messages in each lane.
 
     `scheduled` counts delayed and retrying messages, `parked` those in line for a place in their group. `oldest` is the
-    time since the oldest waiting message was due. On SQS a retry that waits hidden counts as leased, and the age of the
+    time since the oldest waiting message was due. On SQS a retry that waits hidden counts as running, and the age of the
     oldest message is unknown.
 
     `done 1h` counts the messages done within the last hour, `kept` the done messages that are kept (keep_result=).

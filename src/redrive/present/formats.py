@@ -28,6 +28,18 @@ def number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
+def pace(per_s: float | None) -> str:
+    """Return a rate as text: per second, or per minute or hour if it is below one.
+
+    >>> pace(12.3), pace(0.2), pace(0.0017), pace(0.0), pace(None)
+    ('12.3/s', '12/min', '6.12/h', '0', '–')
+    """
+    if not per_s:
+        return DASH if per_s is None else "0"
+    times, unit = next(((times, unit) for times, unit in ((1, "s"), (60, "min")) if per_s * times >= 1), (3600, "h"))
+    return f"{number(per_s * times)}/{unit}"
+
+
 def share(value: float | None) -> str:
     """Return a share of one in percent; with two decimals near 100 %, as 99.95 is not 100.
 
@@ -75,6 +87,30 @@ def size(count: int | None) -> str:
     if count < 2048:
         return f"{count:,} B"
     return f"{count / 1024:,.0f} KiB" if count < 2**21 else f"{count / 2**20:,.0f} MiB"
+
+
+def state_word(state: str) -> str:
+    """Return the word that people read for a state of a message, a lane too. Only fields, metrics and selectors have
+    `leased`.
+
+    >>> state_word("leased"), state_word("dead")
+    ('running', 'dead')
+    """
+    return "running" if state == "leased" else state
+
+
+def middle(name: str, most: int) -> str:
+    """Return a name in at most `most` characters, cut before its last part: workers differ at the begin of their hosts
+    or in that part.
+
+    >>> middle("web-1.7e25fc5110/worker-0", 20), middle("local/14342", 20), middle("web-1/a-very-long-name", 10)
+    ('web-1.7e25…/worker-0', 'local/14342', 'web…g-name')
+    """
+    if len(name) <= most:
+        return name
+    _, slash, last = name.rpartition("/")
+    tail = slash + last if len(slash + last) <= most - 4 else name[-(most - most // 3 - 1) :]
+    return f"{name[: most - len(tail) - 1]}…{tail}"
 
 
 def listed(counts: Mapping[str, int], most: int | None = None) -> str:

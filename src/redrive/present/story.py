@@ -15,6 +15,7 @@ from ..duration import show
 from ..fault import kind_word
 from ..redact import one_line
 from .commands import onward, typed
+from .formats import state_word
 from .messages import crash_text, moment_text
 from .table import field_lines
 
@@ -95,7 +96,7 @@ def _head(record: MessageRecord, last: MessageRecord | None, out: StoryReader, w
         )
     elif last is not None:
         yield "error", _error(last, out)
-    yield record["state"], _state(record, out, why)
+    yield state_word(record["state"]), _state(record, out, why)
     run = record.get("running")
     if record.get("cancel_requested"):
         yield "cancel", "requested; its worker is notified within a third of its lease"

@@ -11,6 +11,7 @@ import msgspec
 from ..duration import parse_time
 from ..ids import is_id
 from ..redact import one_line
+from .formats import middle
 
 NARROWEST = 8  # the least width of a column that may shrink
 _NAME_CELLS, _TEXT_CELLS = 12, 24  # cells kept for a name, and for the longest text, before spare columns are added
@@ -43,7 +44,12 @@ class Column(NamedTuple):
     @property
     def ends_first(self) -> bool:
         """True if a text that is too long is cut in front, as the end of such a name differs, and not its module."""
-        return self.name in ("dependency", "error", "host", "name", "queue", "task", "worker")
+        return self.name in ("dependency", "error", "host", "queue", "task")
+
+    @property
+    def is_worker(self) -> bool:
+        """True if a text that is too long is cut in its middle, as names of workers differ at both ends."""
+        return self.name in ("name", "worker")
 
     @property
     def is_id(self) -> bool:
@@ -78,9 +84,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column], wide: int, *, now_ms: 
     kept = _kept(columns, wanted, wide)
     widths = _widths({c: wanted[c] for c in kept}, wide)
     right = {c: _is_number([row.get(c.name) for row in rows]) for c in kept}
-    padded = list(
-        zip(*([_pad(text, widths[c], right[c], c.ends_first) for text in grid[c]] for c in kept), strict=True)
-    )
+    padded = list(zip(*([_pad(text, widths[c], right[c], c) for text in grid[c]] for c in kept), strict=True))
     lines = [GAP.join(line).rstrip() for line in padded]
     cut = any(widths[c] < wanted[c] for c in kept)
     return Table(lines, len(columns) - len(kept), cut, padded, [c.name for c in kept])
@@ -174,8 +178,11 @@ def _is_number(values: Sequence[Any]) -> bool:
     return bool(some) and all(isinstance(value, int | float) for value in some)
 
 
-def _pad(text: str, width: int, right: bool, ends_first: bool = False) -> str:
-    if cells(text) > width:
+def _pad(text: str, width: int, right: bool, column: Column) -> str:
+    ends_first = column.ends_first
+    if cells(text) > width and column.is_worker and text.isascii():
+        text = middle(text, width)
+    elif cells(text) > width:
         kept = ""
         for character in reversed(text) if ends_first else text:
             if cells(kept + character) >= width:

@@ -33,6 +33,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Inspect and repair": {
         "status": "Show what is going on, and what needs a person.",
         "web": "Show the fleet, dead letters and redrives as web pages.",
+        "views": "List the saved views of the web pages.",
         "top": "Watch queues, failures, runs and workers in a terminal, and repair them by keys.",
         "workers": "List workers and schedulers, alive or killed lately; drain one.",
         "history": "Show what happened, by time: outcomes, error rate and durations.",
@@ -73,7 +74,7 @@ _FOLDERS = {
     "run": "dlq",
     "cost": "aws",
     **dict.fromkeys(("alerts", "audit", "config", "doctor", "history", "init", "keys", "metrics"), "admin"),
-    **dict.fromkeys(("schema", "slo", "status", "store", "upcoming", "watch", "workers"), "admin"),
+    **dict.fromkeys(("schema", "slo", "status", "store", "upcoming", "views", "watch", "workers"), "admin"),
 }
 
 

@@ -170,6 +170,8 @@ def _dead(status: Status, autos: Mapping[str, Machine]) -> Iterator[Need]:
         if (machine := autos.get(f"queue/{queue.name}")) is not None and machine.phase not in ("paused", "ended")
     )
     if left > driven:
+        left += sum(status.dead_by_task.values()) - sum(group.count for group in status.failures)
+        groups += max(0, status.group_count - len(status.failures))  # whose rules and mutes were not read
         text = f"{_messages(left)} dead, in {groups:,} failure group{'s' * (groups > 1)}"
         text += f"; muted or under a rule: {known:,} more" if known else ""
         yield Need(area="failures", text=text, next=words("dlq", "groups"), place=("groups",))

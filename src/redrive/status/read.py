@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from ..history import read_objectives
-from ..message import Counts
+from ..message import Counts, FailureGroup
 from ..presence import with_claimed
 from ..registry import Registry
 from ..schedule.lateness import schedule_statuses
@@ -61,6 +61,8 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         queues=queues,
         unread=reasons.unread,
         unread_batches=batches.unread,
+        group_count=len(every),
+        dead_by_task=_by_task(every),
         held=held_counts(store, states) if any(queue.counts.dead for queue in queues) else {},
     )
     seen = NeedSources(
@@ -78,6 +80,13 @@ def read_status(store: Store, app: Registry | None = None) -> Status:
         causes=batch_causes(store, batches.found),
     )
     return replace(bare, needs=needs_of(seen))
+
+
+def _by_task(groups: Sequence[FailureGroup]) -> Mapping[str, int]:
+    found = Counter[str]()
+    for group in groups:
+        found[group.task] += group.count
+    return found
 
 
 def _queues(store: Store, app: Registry | None, reasons: Reasons) -> tuple[QueueStatus, ...]:

@@ -68,6 +68,7 @@ class Status(Struct, frozen=True, kw_only=True):
     sorted by the age of their oldest due message, then by their dead messages. `holds` does not cover `unread` of the
     queues, as their messages were not read. `unread_batches` is true if there may be more batches that
     need a person than were read. `held` counts the dead messages that are held for a person, by fingerprint and task.
+    `group_count` and `dead_by_task` also count the groups that `failures` leaves out.
     """
 
     at_ms: int
@@ -83,6 +84,8 @@ class Status(Struct, frozen=True, kw_only=True):
     unread: int = 0
     unread_batches: bool = False
     held: Mapping[tuple[str, str], int] = {}
+    group_count: int = 0
+    dead_by_task: Mapping[str, int] = {}
 
     @property
     def ok(self) -> bool:

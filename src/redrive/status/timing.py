@@ -46,7 +46,7 @@ def due_hold(message: Message, *, leased: int, waiting: int, worked: bool | None
 
 def no_worker(queue: str, *, known: bool, count: int) -> Hold:
     """Return the hold of `count` due messages of a queue without a worker. `known`: True if workers report."""
-    text = f"no worker seems to run queue {queue}: nothing in it is leased, and a message is due"
+    text = f"no worker seems to run queue {queue}: nothing in it runs, and a message is due"
     if known:
         text = f"no worker that is alive runs queue {queue}" + (", and a message is due" if count else "")
     next = words("worker", "-q", queue)

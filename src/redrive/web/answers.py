@@ -33,6 +33,7 @@ from ..present.permissions import Denied, User
 from ..redact import in_json, redact, redact_record
 from ..triage.views import SavedView, views
 from .ask import PageAnswer, Problem, SiteParts
+from .forms import HERE, REFUSED
 from .guard import CSRF, csrf_of, harden, path_of, root_of, said, set_cookie
 from .marks import marks_of
 from .requests import wants_json
@@ -68,7 +69,13 @@ def html(
     """Return the HTML of a page with this record, without secrets except those that the reader typed."""
     others = _others(site, request, user, csrf, shown)
     others |= {"said": redact(said), "version": version, "typed": record.typed}
-    return page(shown.name, redact_record(record), **others)
+    if HERE in record.typed:
+        others |= {"address": record.typed[HERE], "is_live": False}
+        others["here"] = others["base"] = root_of(request) + "/" + record.typed[HERE].partition("?")[0]
+    text = page(shown.name, redact_record(record), **others)
+    if "problem" in record.typed and f'id="{REFUSED}"' not in text:  # there is no such form any more
+        raise record.typed["problem"]
+    return text
 
 
 def failed(site: SiteParts, request: Request, problem: Problem, *, allow: str = "") -> Response:
@@ -149,6 +156,7 @@ def _others(site: SiteParts, request: Request, user: User, csrf: str, shown: Sit
         "views": _views(site) if shown is not None else (),
         "address": address if redact(address) == address else None,  # an address with a secret is not saved
         "here": path_of(request).partition("?")[0],
+        "base": "",  # of the links of a page to itself
         "release": __version__,
         "environment": site.environment,
         "theme": theme if (theme := request.cookies.get(THEME)) in ("light", "dark") else "",

@@ -228,6 +228,16 @@ class PageRequest:
         except (ConfigError, ValueError, TypeError) as error:
             raise Problem(str(error), status=422) from None
 
+    def lasting(self, name: str) -> str | None:
+        """Return the field `name`, a duration; None if it is empty. Raises Problem for any other text."""
+        if not (given := self.text(name)):
+            return None
+        try:
+            milliseconds(given, name)
+        except (ConfigError, ValueError, TypeError):
+            raise Problem(f"{name}={given!r} is not a duration", "expected such as 15m, 2h or 1d", status=422) from None
+        return given
+
     def checked(self, name: str) -> bool:
         """Return True if the box of this name is ticked."""
         return self.text(name).lower() in ("on", "1", "true", "yes")

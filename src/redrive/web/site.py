@@ -7,7 +7,6 @@ import contextlib
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
@@ -30,6 +29,7 @@ from ..urls import shown
 from . import answers
 from .access import SESSION, SESSION_S, Access, Answered, Authorize, client_of, cookies
 from .ask import Done, Download, MenuPage, PageAnswer, PageRequest, Problem, Record
+from .forms import form_again
 from .guard import (
     CSRF,
     SAID,
@@ -77,8 +77,6 @@ class _PageName(Convertor[str]):
         return value
 
 
-_FORMS = next(page for page in PAGES if page.name == "messages")  # the page that says what is wrong with its forms
-_FIELDS = ("q", "lane", "queue", "task", "sort", "after", "at")
 _NAME = "redrive_name"
 register_url_convertor(_NAME, _PageName())
 
@@ -133,11 +131,14 @@ class Site:
         self._small = GZipMiddleware(self._routes, minimum_size=SMALL_BYTES, compresslevel=5)
 
     def _table(self) -> list[Route]:
-        pages = [
-            Route(
-                page.path.replace(":path}", f":{_NAME}}}"),
-                self._guarded(partial(self._page, page)),
-                methods=["GET", "POST"] if page.form else ["GET"],
+        self._pages = [
+            (
+                page,
+                Route(
+                    page.path.replace(":path}", f":{_NAME}}}"),
+                    self._guarded(partial(self._page, page)),
+                    methods=["GET", "POST"] if page.form else ["GET"],
+                ),
             )
             for page in PAGES
         ]
@@ -150,7 +151,7 @@ class Site:
             Route("/static/{file}", self._guarded(answers.static)),
             Route(f"/{{rest:{_NAME}}}", self._guarded(self._nowhere), methods=["GET", "POST"]),
         ]
-        return [*actions, *own[:3], *pages, own[3]]
+        return [*actions, *own[:3], *(route for _, route in self._pages), own[3]]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -234,17 +235,21 @@ class Site:
 
     def _failed(self, request: Request, error: Exception) -> Response:
         problem = answers.problem_of(error, self.url)
-        path = one_line(path_of(request))
-        if problem.status == 500:
-            _log.error("%s %s failed", request.method, path, exc_info=error)
-        elif isinstance(error, ValueError) and not isinstance(error, RedriveError):  # a bug, or invalid input
-            _log.info("%s %s was refused", request.method, path, exc_info=error)
+        self._note(request, problem, error)
         if problem.status == 401 and self.access.takes_token and request.method == "GET" and not wants_json(request):
             return RedirectResponse(page_address(root_of(request), "login", next=path_of(request)), 303)
         response = answers.failed(self, request, problem)
         if isinstance(error, HTTPException):
             response.headers.update(error.headers or {})
         return response
+
+    def _note(self, request: Request, problem: Problem, error: Exception) -> None:
+        """Log an error that may be a bug."""
+        path = one_line(path_of(request))
+        if problem.status == 500:
+            _log.error("%s %s failed", request.method, path, exc_info=error)
+        elif isinstance(error, ValueError) and not isinstance(error, RedriveError):  # a bug, or invalid input
+            _log.info("%s %s was refused", request.method, path, exc_info=error)
 
     async def _refused(self, request: Request, error: Exception) -> Response:
         """Answer a request that no route accepts, such as one with an unknown method, with the page of its error."""
@@ -308,10 +313,15 @@ class Site:
         ask = self._ask(request, user, form, lists)
         try:
             done = await asyncio.to_thread(action.act, ask)
-        except Problem as problem:
-            if problem.status not in (409, 422) or form.get("page") != _FORMS.name or wants_json(request):
+        except (Problem, RedriveError, ValueError) as error:
+            problem = answers.problem_of(error, self.url)
+            if problem.status not in (409, 422) or wants_json(request):
                 raise
-            done = await asyncio.to_thread(self._form_again, ask, problem)
+            self._note(request, problem, error)
+            again = await asyncio.to_thread(form_again, ask, action, problem, self._pages)
+            if again is None:
+                raise
+            done = again
         finally:
             self.sums.spoil()
             self.live.bump()
@@ -323,18 +333,6 @@ class Site:
             named = {"Content-Disposition": f"attachment; filename*=UTF-8''{name}"}
             return Response(done.content, media_type=done.type, headers=named)
         return self._done(request, done)
-
-    def _form_again(self, ask: PageRequest, problem: Problem) -> PageAnswer:
-        """Return the page whose form was refused, with the reason, and as it was filled in."""
-        again = replace(ask, query={name: ask.form.get(name, "") for name in _FIELDS}, form={})
-        record = _FORMS.read(again)
-        typed = {
-            "problem": {"what": problem.what, "why": problem.why},
-            "ids": ask.all("id"),
-            "q": ask.form.get("q", ""),
-        }
-        typed["reason"] = ask.form.get("reason", "")
-        return PageAnswer(record, status=problem.status, typed=typed, name=_FORMS.name)
 
     def _done(self, request: Request, done: Done) -> Response:
         at = page_address(root_of(request), *done.to, **done.query)

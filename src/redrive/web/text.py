@@ -16,15 +16,17 @@ from markupsafe import Markup, escape
 from ..duration import show
 from ..fault.libraries import is_library
 from ..present.confirm import CONFIRM_ABOVE
-from ..present.formats import DASH, milliseconds, number, seconds, share, size
+from ..present.formats import DASH, middle, milliseconds, number, pace, seconds, share, size, state_word
 from ..redact import many_lines
 from ..triage.select.terms import exactly
 from .charts import bars, ranges, spark, timeline
+from .forms import filled, refused
 from .outside import code
 from .tree import tree
 
-_LIST = re.compile(r"(?P<head><table data-rows>.*?</thead>\s*<tbody>)(?P<rows>.*?)(?=</tbody>)", re.DOTALL)
+_LIST = re.compile(r"(?P<head><table data-rows\b[^>]*>.*?</thead>\s*<tbody>)(?P<rows>.*?)(?=</tbody>)", re.DOTALL)
 _NAME, _CELL = re.compile(r"<th\b.*?>(.*?)</th>", re.DOTALL), re.compile(r"(?=<t[dh]\b)")
+_EMPTY = re.compile(r"<t[dh]\b[^>]*>(?:0|0s|–|)</t[dh]>")
 _FRAME = re.compile(r'(?<=^  )File "(?P<file>[^"\n]*)", line (?P<line>\d{1,9})', re.MULTILINE)
 
 
@@ -123,6 +125,7 @@ def environment() -> Environment:
         "number": number,
         "share": share,
         "rise": rise,
+        "pace": pace,
         "took": milliseconds,
         "lasts": seconds,
         "size": size,
@@ -131,8 +134,10 @@ def environment() -> Environment:
         "tree": tree,
         "front": front,
         "linked": linked,
+        "filled": filled,
         "term": lambda name, field: str(exactly(field, str(name))),  # the name as a term of a selector
-        "title_of": lambda text: str(text).replace("_", " "),
+        "title_of": lambda text: state_word(str(text)).replace("_", " "),
+        "worker": lambda name: middle(name, 24),
     }
     made.globals |= {
         "bars": bars,
@@ -140,6 +145,7 @@ def environment() -> Environment:
         "spark": spark,
         "timeline": timeline,
         "confirm_above": CONFIRM_ABOVE,
+        "refused": refused,
     }
     return made
 
@@ -156,12 +162,17 @@ def _labelled(table: re.Match[str]) -> str:
     names = [escape(Markup(name).striptags()) for name in _NAME.findall(table["head"])]
     rows = (
         "".join(
-            part if not n else f'{cell} data-label="{name}"{part[3:]}'
+            part if not n else f'{cell} data-label="{name}"{_nothing(part)}{part[3:]}'
             for n, (part, cell, name) in enumerate(_cells(row, names))
         )
         for row in table["rows"].split("<tr")
     )
     return table["head"] + "<tr".join(rows)
+
+
+def _nothing(cell: str) -> str:
+    """Return a mark for a cell that says 0 or nothing: a phone leaves it out."""
+    return " data-nothing" if _EMPTY.match(cell) else ""
 
 
 def _cells(row: str, names: list[Markup]) -> Iterator[tuple[str, str, Markup]]:

@@ -115,7 +115,7 @@ def test_stored_word_of_an_unclassified_fault_is_the_same(scene: Scene) -> None:
 def test_waiting_message_says_for_what_it_waits(scene: Scene) -> None:
     retry, held = RetryAt(scene.now_ms + LATER), Deferral("breaker", "crm")
     told = {
-        scene.settled(None): "leased it runs, attempt 1; its worker is web-1/worker-0; the lease ends in 30s",
+        scene.settled(None): "running it runs, attempt 1; its worker is web-1/worker-0; the lease ends in 30s",
         scene.settled(retry, DOWN): "scheduled attempt 1 failed with crm.Down; next attempt in 1m",
         scene.settled(replace(retry, deferral=held), DOWN): "scheduled the breaker of crm was open; next probe in 1m",
         scene.put(delay_ms=2 * 3_600_000): "scheduled enqueued for later; ends in 2h",

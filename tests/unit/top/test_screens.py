@@ -87,6 +87,9 @@ def test_groups_are_the_failure_groups_of_the_store_with_what_people_wrote(scene
         await w.sees("4 dead messages in 2 failure groups", "no such record", "mailbox gone", "owner mail-team")
         shown = [(row["fingerprint"], row["task"], row["count"]) for row in w.screen.page().rows]
         assert shown == [(g.fingerprint, g.task, g.count) for g in scene.app.dlq.groups()]
+        drawn = {row["fingerprint"]: row["drawn"] for row in w.screen.page().rows}
+        assert all(len(line) == 12 and line[-1] == "█" and set(line[:-1]) == {"·"} for line in drawn.values()), drawn
+        assert "deaths 1h" in w.text
 
     scene.watch(test, size=(200, 40))
 

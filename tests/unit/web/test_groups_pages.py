@@ -17,6 +17,7 @@ from tests.support.dead_letters import pages as pages
 
 from redrive import App
 from redrive.message import FailureGroup, Filter, Lane
+from redrive.present.formats import timestamp
 from redrive.web import ALL, Permission, User
 from redrive.web.read import groups, selecting
 
@@ -47,6 +48,22 @@ def test_groups_are_narrowed_by_a_selector(pages: Pages) -> None:
     assert [g["error"] for g in pages.json("/groups", q="error:ValueError")["groups"]] == ["ValueError"]
     assert pages.json("/groups", q="queue:mail")["groups"] == []
     assert [g["count"] for g in pages.json("/groups", q="args.number:8")["groups"]] == [1]
+
+
+def test_groups_are_narrowed_to_those_that_died_in_a_time(app: App, pages: Pages) -> None:
+    at = app.store.now_ms()
+    whole = pages.json("/groups", since="1h")
+    assert whole["dead"] == 16 and whole["command"].startswith("redrive dlq groups 'failed:<1h'")
+    ahead = {"from": timestamp(at - 7_200_000), "to": timestamp(at - 3_600_000)}
+    assert pages.json("/groups", **ahead)["groups"] == []
+    some = pages.json("/groups", q="error:ValueError or queue:mail", since="6h")
+    assert [g["error"] for g in some["groups"]] == ["ValueError"]
+    assert "'(error:ValueError or queue:mail) failed:<6h'" in some["command"]
+    page = pages.html("/groups", q="error:ValueError", since="6h").text
+    assert '<strong aria-current="true">6h</strong>' in page and 'name="since" value="6h"' in page
+    assert 'href="/groups?q=error%3AValueError&amp;since=1h"' in page
+    for wrong in ({"since": "soon"}, {"to": ahead["to"]}, {"from": "then"}):
+        assert pages.html("/groups", **wrong).status_code == 422
 
 
 def test_mistake_in_the_filter_is_pointed_at_and_the_text_is_kept(pages: Pages) -> None:

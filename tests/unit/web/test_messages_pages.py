@@ -216,10 +216,10 @@ def test_end_of_an_id_as_the_list_shows_it_finds_the_message(app: App, pages: Pa
 
 def test_refused_form_keeps_the_page_the_ticks_and_the_text(app: App, pages: Pages) -> None:
     id = dead(app)[0].id
-    answer = pages.do("discard", id=id, reason=" ", page="messages", q="error:ValueError")
+    answer = pages.do("discard", id=id, reason=" ", here="messages?q=error%3AValueError")
     assert answer.status_code == 422 and 'role="alert"' in answer.text and 'aria-label="Pages"' in answer.text
     assert f'value="{id}" form="picked" checked' in answer.text
-    answer = pages.do("discard", reason="<no> tick", page="messages", q="error:ValueError")
+    answer = pages.do("discard", reason="<no> tick", here="messages?q=error%3AValueError")
     assert answer.status_code == 422 and 'value="&lt;no&gt; tick"' in answer.text
     assert "no message is ticked" in text_of(answer).lower()
     assert app.store.counts("crm").dead == 16

@@ -28,7 +28,7 @@ def test_it_has_the_rows_of_the_command_line_in_words_and_with_the_next_times(ap
     local = [at.isoformat(sep=" ") for at in app.schedules["nightly"].next(5)]
     assert [each["local"] for each in found["times"]] == local and found["next_at"] == found["times"][0]["at"]
     text = pages.text("/schedules")
-    assert "At 03:30 on Monday to Friday, Europe/Berlin ( 30 3 * * 1-5 )" in text and local[4] in text
+    assert "At 03:30 on Monday to Friday, Europe/Berlin · 30 3 * * 1-5" in text and local[4] in text
     assert "has no scheduler" in text
 
 

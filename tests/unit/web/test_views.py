@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from tests.support.commands import Call
 from tests.support.pages import Reader
 
 from redrive import App
@@ -68,3 +71,19 @@ def test_reader_without_the_permission_sees_views_and_changes_none(app: App) -> 
     viewer.do("save-view", 403, name="other", address="tasks")
     viewer.do("remove-view", 403, name="mine")
     assert [view.name for view in views(app.store)] == ["mine"]
+
+
+def test_command_lists_the_views_as_the_page_does(
+    app: App, pages: Reader, redrive: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_view(app.store, "The CRM's dead", ADDRESS, actor="ann")
+    save_view(app.store, "All", "", actor="bob")
+    page = pages.json("/views")
+    assert page["command"].split()[:2] == ["redrive", "views"]
+    assert json.loads(redrive("views", "-o", "json").out) == page["views"]
+    monkeypatch.setenv("REDRIVE_WEB_URL", "https://ops.example.com/jobs/")
+    found = {row["name"]: row["address"] for row in json.loads(redrive("views", "-o", "json").out)}
+    assert found == {
+        "All": "https://ops.example.com/jobs/",
+        "The CRM's dead": f"https://ops.example.com/jobs/{ADDRESS}",
+    }

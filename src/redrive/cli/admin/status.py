@@ -14,7 +14,7 @@ from ...crypto import shown_text
 from ...duration import show as show_duration
 from ...present.commands import onward, typed
 from ...present.failure import DONE, FAILED
-from ...present.formats import listed, seconds, timestamp
+from ...present.formats import listed, seconds, state_word, timestamp
 from ...present.groups import group_records
 from ...present.holds import hold_record
 from ...present.queues import LANES, counts_record, lanes_shown, queue_record
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 SHOWN = 5  # failure groups, holds and runs that the text lists at most; `-o json` has more
 _QUEUES = (
     Column("queue", shrinks=True),
-    *(Column(lane) for lane in LANES[:-1]),  # without done messages, which need no action
+    *(Column(lane, state_word(lane)) for lane in LANES[:-1]),  # without done messages, which need no action
     Column("oldest_age_s", "oldest", seconds),
     Column("held", shrinks=True),
 )
@@ -113,7 +113,7 @@ def _screen(status: Status, opened: OpenedStore, out: Output) -> Iterator[str]:
         yield from wrapped(joined(what, group.task, f": {group.trend}, the last {ago} ago"))
         yield from wrapped(str(shown_text(group.text) or ""), 4)
         yield leads(_group_next(group), web_link("groups", group.fingerprint))
-    yield from _more(len(status.failures), "failure groups", "dlq groups", out)
+    yield from _more(status.group_count, "failure groups", "dlq groups", out)
     late = [schedule for schedule in status.schedules if schedule.is_late]
     if late:
         yield from ("", "schedules")
@@ -152,15 +152,15 @@ def _worker(worker: WorkerStatus, now_ms: int) -> str:
 def _works(worker: WorkerStatus, now_ms: int) -> str:
     if worker.state == "gone":
         ago = show_duration(max(0, now_ms - worker.report.seen_ms) // 1000)
-        left = f"; {worker.leased:,} still leased" if worker.leased else ""
+        left = f"; {worker.leased:,} still held" if worker.leased else ""
         return f"gone, told {ago} ago; {worker.report.held:,} of its messages not taken over{left}"
     if worker.report.hung is not None:
         for_ = show_duration(max(0, now_ms - worker.report.hung.since_ms) // 1000)
-        return f"hung for {for_}, {worker.leased:,} leased, {listed(_leased(worker.queues))}"
+        return f"hung for {for_}, {worker.leased:,} running, {listed(_leased(worker.queues))}"
     if not worker.leased:
         return f"{worker.state}, works {', '.join(worker.queues)}"
     state = "" if worker.state in ("running", "silent", "idle") else f"{worker.state}, "
-    return f"{state}{worker.leased:,} leased, {listed(_leased(worker.queues))}"
+    return f"{state}{worker.leased:,} running, {listed(_leased(worker.queues))}"
 
 
 def _leased(queues: Mapping[str, int]) -> dict[str, int]:
@@ -198,7 +198,8 @@ def _rows(status: Status) -> Iterable[dict[str, Any]]:
     for run in status.runs:
         yield {"area": "run", "text": run_text(run), "next": onward(f"run watch {typed(run.id)}")}
     for queue in status.queues[:QUEUES_SHOWN]:
-        lanes = listed({lane: getattr(queue.counts, lane) for lane in lanes_shown([counts_record(queue.counts)])[:-1]})
+        shown = lanes_shown([counts_record(queue.counts)])[:-1]
+        lanes = listed({state_word(lane): getattr(queue.counts, lane) for lane in shown})
         text = joined(queue.name, f": {lanes}; oldest {seconds(queue.counts.oldest_age_s)}")
         yield {"area": "queue", "text": text, "next": onward("queue list")}
 

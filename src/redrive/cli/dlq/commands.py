@@ -10,6 +10,7 @@ import click
 from ...message import RESTING, Lane
 from ...present.commands import onward
 from ...present.failure import Failure
+from ...present.formats import state_word
 from ...present.messages import dead_message_row, reason_text
 from ...triage.dlq import DeadLetters
 from ...triage.select.terms import Node, as_node
@@ -130,7 +131,7 @@ def show(opened: OpenedStore, out: Output, id: str, body: bool, reveal: Reveal) 
     """
     message = message_of(opened, id)
     if message.lane not in RESTING:
-        state = message.state_at(opened.store.now_ms())
+        state = state_word(message.state_at(opened.store.now_ms()))
         raise Failure(f"message {message.id} is not dead", f"it is {state}", onward(f"job show {message.id}"))
     reveal.of(opened, out, ids=[message.id])
     write_message(opened, out, message, body=body)

@@ -138,6 +138,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "alerts unmute": ("alerts unmute --dependency stripe",),
     "web": ("web --app shop:app --open", "web --url sqlite:///work.db --read-only"),
     "watch": ("watch --once", "watch --waiting 2000 --notify https://alerts.example.com"),
+    "views": ("views", "views -o json"),
     "upcoming": ("upcoming crm", "upcoming -o json"),
     "slo": ("slo --app shop:app",),
     "store": ("store doctor",),

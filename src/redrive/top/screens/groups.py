@@ -10,9 +10,11 @@ from ...crypto import shown_text
 from ...message import Filter, Message
 from ...present.formats import listed, timestamp
 from ...present.groups import growth_text, task_group_record
+from ...present.spark import spark
 from ...present.table import Column, relative
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
+from ...triage.deaths import STEPS, recent_deaths
 from ...triage.select.terms import as_node
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
 
 
 class GroupNotes(NamedTuple):
-    """Failure groups, and their annotations by fingerprint."""
+    """Failure groups, their annotations by fingerprint, and by that the deaths in the steps of the last hour."""
 
     groups: Sequence[FailureGroup]
     about: Mapping[str, Annotation]
+    deaths: Mapping[str, Sequence[int]]
 
 
 def _said(of: Annotation, now_ms: int) -> str | None:
@@ -64,7 +67,8 @@ class GroupsScreen(Screen):
         Column("error", shrinks=True),
         Column("task", shrinks=True),
         Column("trend"),
-        Column("recent", "last 10m", spare=2),
+        Column("drawn", "deaths 1h", spare=2),
+        Column("recent", "last 10m", spare=3),
         Column("last_at", "last", spare=1),
         Column("text", shrinks=True, spare=1),
         Column("said", "note", shrinks=True, spare=1),
@@ -79,18 +83,23 @@ class GroupsScreen(Screen):
 
     def study(self, model: Model) -> GroupNotes:
         groups = model.dlq.groups(trend=True)
-        return GroupNotes(groups, _annotations(model, [each.fingerprint for each in groups[:500]]))
+        about = _annotations(model, [each.fingerprint for each in groups[:500]])
+        return GroupNotes(groups, about, recent_deaths(model.store) if groups else {})
 
     def page(self) -> ScreenPage:
         studied: GroupNotes = self.studied
         dead = sum(each.count for each in studied.groups)
         head = [f"{count(dead, 'dead message')} in {count(len(studied.groups), 'failure group')}"]
-        rows = [self._row(each, studied.about.get(each.fingerprint, NOTHING)) for each in studied.groups]
+        rows = [
+            self._row(each, studied.about.get(each.fingerprint, NOTHING), studied.deaths.get(each.fingerprint, ()))
+            for each in studied.groups
+        ]
         return ScreenPage(rows, head, "nothing is dead")
 
-    def _row(self, group: FailureGroup, about: Annotation) -> dict[str, Any]:
+    def _row(self, group: FailureGroup, about: Annotation, deaths: Sequence[int]) -> dict[str, Any]:
         row = task_group_record(group)
-        noted = {"said": _said(about, self.now_ms), "state": about.state.word}
+        drawn = spark(deaths or [0] * STEPS).replace(" ", "·")
+        noted = {"said": _said(about, self.now_ms), "state": about.state.word, "drawn": drawn}
         return {"id": f"{group.fingerprint}/{group.task}", **row, **noted}
 
     def look(self, row: ScreenRow) -> Screen:

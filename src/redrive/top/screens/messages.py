@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 from ...errors import Refused
 from ...message import RESTING, Cancel, Counts, Filter, Lane, Message
 from ...present.done import done_of, done_text
+from ...present.formats import state_word
 from ...present.holds import holds_text
 from ...present.messages import dead_message_row, message_row, reason_text
 from ...present.story import story
@@ -41,7 +42,7 @@ _WAITING_COLUMNS = (
     Column("id"),
     Column("task", shrinks=True),
     Column("queue", shrinks=True),
-    Column("state"),
+    Column("state", None, state_word),
     Column("attempt", spare=1),
     Column("redrives", spare=3),
     Column("due_at", "due", spare=1),
@@ -190,13 +191,14 @@ class MessagesScreen(Screen):
         counts = found.counts
         lanes = (("dead", counts.dead), ("quarantine", counts.quarantine), ("ready", counts.waiting))
         lanes_counted = [*lanes, ("leased", counts.leased), ("done", counts.done)]
-        head = "  ".join(f"[{name} {n:,}]" if name == self.lane.value else f"{name} {n:,}" for name, n in lanes_counted)
+        names = {name: f"{state_word(name)} {count:,}" for name, count in lanes_counted}
+        head = "  ".join(f"[{text}]" if name == self.lane.value else text for name, text in names.items())
         note = f"the first {len(found.messages):,} that match; / narrows by a selector" if found.more else ""
         rows = [
             dead_row(message, self.now_ms) if self.lane in RESTING else message_row(message, self.now_ms)
             for message in found.messages
         ]
-        return ScreenPage(rows, list(filter(None, [head, note])), f"no message is in the lane {self.lane.value}")
+        return ScreenPage(rows, list(filter(None, [head, note])), f"no message is in the lane {state_word(self.lane)}")
 
     def look(self, row: ScreenRow) -> Screen:
         return MessageDetail(row["id"])

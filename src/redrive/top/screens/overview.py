@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...crypto import shown_text
 from ...message import Counts
-from ...present.formats import listed, milliseconds, number, seconds, share
+from ...present.formats import listed, milliseconds, number, seconds, share, state_word
 from ...present.queues import LANES
 from ...present.runs import run_text
 from ...present.table import Column
@@ -146,7 +146,7 @@ def _lanes(figures: QueueCounts) -> str:
     lanes = {lane: sum(getattr(each, lane) for each in of) for lane in LANES if lane != "done"}
     if not lanes["parked"]:
         del lanes["parked"]
-    parts = [f"{'running' if lane == 'leased' else lane} {number:,}" for lane, number in lanes.items()]
+    parts = [f"{state_word(lane)} {number:,}" for lane, number in lanes.items()]
     oldest = max((each.oldest_age_s for each in of), default=0.0)
     paused = [f"paused {', '.join(sorted(figures.paused))}"] if figures.paused else []
     return "  ".join([*parts, f"oldest {seconds(int(oldest))}", *paused])
@@ -184,7 +184,7 @@ def _fleet(status: Status) -> str:
     for worker in status.workers:
         states[worker.state] = states.get(worker.state, 0) + 1
     workers = f"workers {listed(states, COUNTS)}" if states else "no worker is alive"
-    return f"{workers}   open runs {len(status.runs):,}   failure groups {len(status.failures):,}"
+    return f"{workers}   open runs {len(status.runs):,}   failure groups {status.group_count:,}"
 
 
 def _rows(status: Status) -> Iterator[dict[str, Any]]:

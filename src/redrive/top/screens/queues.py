@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ...message import Counts, Filter
-from ...present.formats import listed, milliseconds, number, seconds, share
+from ...present.formats import listed, milliseconds, number, seconds, share, state_word
 from ...present.queues import LANES, counts_record, lanes_shown
 from ...present.spark import spark
 from ...present.table import Column
@@ -98,7 +98,7 @@ class QueuesScreen(Screen):
     id: ClassVar[str] = "queue"
     columns: tuple[Column, ...] = (
         Column("queue", shrinks=True),
-        *(Column(lane, {"leased": "running"}.get(lane), spare=5 * (lane == "parked")) for lane in _LANES),
+        *(Column(lane, state_word(lane), spare=5 * (lane == "parked")) for lane in _LANES),
         Column("oldest", None, seconds),
         Column("in_s", "in/s", number, spare=2),
         Column("out_s", "done/s", number, spare=1),

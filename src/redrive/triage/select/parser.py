@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 
 from ...duration import milliseconds, parse_time
 from ...errors import SelectorError, near_miss
-from ...message import is_label_name
+from ...message import Lane, is_label_name
 from .terms import (
     ALL,
     ARGS,
@@ -185,6 +185,8 @@ class _Parser:
         if field.startswith(ARGS) and written.op:
             return self._number(field, written)
         plain = written.plain
+        if field == "lane" and plain == "running":  # as lists call it
+            return Pattern((Lane.LEASED.value,))
         if field == "lane" and (len(written.parts) > 1 or written.parts[0] not in LANE_NAMES):
             near = near_miss("".join(written.parts), LANE_NAMES)
             meant = f"did you mean {near}? " if near else ""

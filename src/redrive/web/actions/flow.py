@@ -13,12 +13,12 @@ from ..read.flow import WORDS, controls
 
 def open_breaker(ask: PageRequest) -> Done:
     """Hold a breaker open, for a time or until it is released."""
-    return _breaker(ask, partial(controls(ask).open, for_=_time(ask)))
+    return _breaker(ask, partial(controls(ask).open, for_=ask.lasting("for")))
 
 
 def close_breaker(ask: PageRequest) -> Done:
     """Hold a breaker closed, for a time or until it is released."""
-    return _breaker(ask, partial(controls(ask).close, for_=_time(ask)))
+    return _breaker(ask, partial(controls(ask).close, for_=ask.lasting("for")))
 
 
 def auto_breaker(ask: PageRequest) -> Done:
@@ -39,11 +39,6 @@ def reset_budget(ask: PageRequest) -> Done:
 def end_ramp(ask: PageRequest) -> Done:
     """End a ramp, so that waiting messages run at once."""
     return _done(_changed(ask, controls(ask).end_ramp), "Its ramp is over: what waits may go at once.")
-
-
-def _time(ask: PageRequest) -> str | None:
-    """Return the duration for which a breaker is to be held; None: until it is released."""
-    return ask.text("for") or None
 
 
 def _breaker(ask: PageRequest, act: Callable[..., Control]) -> Done:

@@ -17,7 +17,7 @@ def pause(ask: PageRequest) -> Done:
         near = near_miss(name, known)
         why = f"did you mean {near!r}?" if near else "nothing was ever enqueued in it, and no task names it"
         raise Problem(f"there is no queue {name!r}", why, "open the page of queues", 404)
-    pauses.pause(ask.store, name, for_=ask.text("for") or None, actor=ask.actor, reason=ask.reason)
+    pauses.pause(ask.store, name, reason=ask.reason, for_=ask.lasting("for"), actor=ask.actor)
     return Done(f"Queue {name} is paused.", ("queues", name), {"queue": name, "paused": True})
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def pause(ask: PageRequest) -> Done:
     """Pause a task, or all that match a pattern, for a time or until it is resumed."""
     name = ask.needed("task")
-    ask.app.pause_task(name, reason=ask.reason, for_=ask.text("for") or None, actor=ask.actor)
+    ask.app.pause_task(name, reason=ask.reason, for_=ask.lasting("for"), actor=ask.actor)
     return _done(ask, name, "is paused")
 
 

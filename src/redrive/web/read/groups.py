@@ -4,7 +4,7 @@ its texts, what its messages share, and the actions of people."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from ...present.groups import annotation_record, batches_record, group_records, 
 from ...present.permissions import Permission
 from ...store import FIRST_PAGE, fitting
 from ...triage.annotations import NOTHING, read_annotations
+from ...triage.deaths import DeathStep, recent_deaths
 from ...triage.group_states import held_counts, read_states
 from ...triage.redrive.run import RunView, views
 from ...triage.select.terms import exactly
@@ -31,6 +32,7 @@ from ..sums import KeptValue
 from . import selecting, shares
 from .arguments import rows_with_arguments
 from .cause import FRAME, SHOWN_SAMPLES, chain, deaths, sample
+from .fields import SINCE, span
 
 ROWS = 100
 SAMPLES = 50  # groups of a list whose samples are read to find the failing code
@@ -47,10 +49,11 @@ _PATH = re.compile(r"[/\\]")
 
 
 def groups(ask: PageRequest) -> Record:
-    """Return all groups, or those of a selector's messages, with their annotations."""
+    """Return all groups, or those of a selector's messages and of those that died in a time, with their annotations."""
     text = ask.text("q")
     try:
-        kept = _found(ask, text)
+        selecting.understood(ask, text)
+        kept = _found(ask, _in_time(ask, text))
     except SelectorError as error:
         return PageAnswer(_record(ask, mistake=selecting.mistake(error)), status=422, typed={"q": text})
     except Unsupported as error:
@@ -59,9 +62,11 @@ def groups(ask: PageRequest) -> Record:
         return _record(ask, making=True)
     found = [group for group in kept.value if group.count]
     known = {group.task for group in found}
+    shown = rows(ask, found[:ROWS], kept_places(ask, found))
+    lines = deaths_lines(ask) if found else {}
     return _record(
         ask,
-        groups=rows(ask, found[:ROWS], kept_places(ask, found)),
+        groups=[row | {"deaths": lines.get(row["fingerprint"], [])} for row in shown],
         all=len(found),
         dead=sum(group.count for group in found),
         tasks=sorted(known),
@@ -69,11 +74,43 @@ def groups(ask: PageRequest) -> Record:
     )
 
 
+def deaths_lines(ask: PageRequest, queue: str = "") -> Mapping[str, Sequence[int]]:
+    """Return the deaths of the last hour, of a queue or of all, by fingerprint; empty while they are read."""
+    key = f"deaths/of/{queue}"
+
+    def read() -> tuple[Mapping[str, Sequence[int]], dict[int, DeathStep]]:
+        before = ask.site.sums.peek(key)
+        steps: dict[int, DeathStep] = {} if before is None else dict(before[1])
+        return recent_deaths(ask.store, queue or None, steps), steps
+
+    kept = ask.kept_soon(key, read)
+    return {} if kept is None else kept.value[0]
+
+
+def _in_time(ask: PageRequest, text: str) -> str:
+    """Return the selector, narrowed to what died in the time that the address asks for. Raises Problem."""
+    wanted = span(ask, "")
+    if wanted.back and wanted.back not in SINCE:
+        raise Problem(f"since={wanted.back!r} is none of the times", f"expected {', '.join(SINCE)}", status=422)
+    if wanted.is_absolute and wanted.to_ms is not None:
+        bounds = f"failed:>={timestamp(wanted.from_ms)} failed:<{timestamp(wanted.to_ms)}"
+    elif wanted.back:
+        bounds = f"failed:<{wanted.back}"
+    else:
+        return text
+    return f"({text}) {bounds}" if text else bounds
+
+
 def _record(ask: PageRequest, **known: object) -> Record:
     text = ask.text("q")
-    words = ("dlq", "groups", *((text,) if text else ()))
+    try:
+        narrowed = _in_time(ask, text)
+    except Problem:  # it is told with the page's error
+        narrowed = text
+    words = ("dlq", "groups", *((narrowed,) if narrowed else ()))
     return {
-        "q": text, "groups": [], "all": 0, "dead": 0, "tasks": [], "age_s": 0.0, "mistake": None, "missing": None,
+        "q": text, "since": ask.text("since"), "from": ask.text("from"), "to": ask.text("to"), "sinces": list(SINCE),
+        "groups": [], "all": 0, "dead": 0, "tasks": [], "age_s": 0.0, "mistake": None, "missing": None,
         "making": False, "completions": selecting.completions(ask), "command": ask.command(*words), **known,
     }  # fmt: skip
 

@@ -15,11 +15,11 @@ from ...present.status import NEEDS_SHOWN, need_record
 from ...status import QueueStatus, Status
 from ..ask import PageRequest, Record
 from . import fields
+from .groups import deaths_lines
 from .tasks import first_command
 
 SHOWN = 8  # the most rows of each table
 RAIL = 12  # the most queues beside the page
-BARS, BAR_MS = 12, 300_000  # of the line of a group's deaths
 
 
 def overview(ask: PageRequest) -> Record:
@@ -29,10 +29,7 @@ def overview(ask: PageRequest) -> Record:
     chosen, wanted = ask.text("queue"), fields.span(ask, "1h")
     failures = _failures(ask, status, chosen)
     tables = status.queues if not chosen else [each for each in status.queues if each.name == chosen]
-    deaths = {}
-    if failures:
-        kept_deaths = ask.kept_soon(f"deaths/of/{chosen}", lambda: _deaths(ask, chosen))
-        deaths = {} if kept_deaths is None else kept_deaths.value
+    deaths = deaths_lines(ask, chosen) if failures else {}
     return {
         "at": timestamp(status.at_ms),
         "age_s": kept.age_s,
@@ -59,7 +56,7 @@ def overview(ask: PageRequest) -> Record:
             record | {"deaths": deaths.get(record["fingerprint"] or "", [])}
             for record in group_records(failures[:SHOWN], status.annotations, status.held, status.at_ms)
         ],
-        "group_count": len(failures),
+        "group_count": len(failures) if chosen else max(status.group_count, len(failures)),
         "holds": [fields.hold(ask, hold) for hold in status.holds[:SHOWN]],
         "dependencies": [
             dependency_row(control) for control in (ask.app.flow.list(waiting=False) if ask.store.traits.cells else ())
@@ -84,18 +81,6 @@ def _failures(ask: PageRequest, status: Status, queue: str) -> Sequence[FailureG
         return ask.kept(f"groups/of/{queue}", lambda: ask.dlq.groups(where=Filter(queue=queue), trend=True)).value
     except Unsupported:
         return ()
-
-
-def _deaths(ask: PageRequest, queue: str) -> dict[str, list[int]]:
-    """Return the deaths of each failure group in each of the last BARS steps of five minutes, by fingerprint."""
-    end_ms = ask.store.now_ms()
-    found: dict[str, list[int]] = {}
-    for n in range(BARS):
-        at_ms = end_ms - (BARS - n) * BAR_MS
-        where = Filter(queue=queue or None, since_ms=at_ms, until_ms=at_ms + BAR_MS)
-        for group in ask.store.failure_groups(where=where):
-            found.setdefault(group.fingerprint, [0] * BARS)[n] += group.count
-    return found
 
 
 def _sum(queues: Sequence[QueueStatus]) -> Record:

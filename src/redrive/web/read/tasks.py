@@ -19,6 +19,7 @@ from .. import exact, schemas
 from ..ask import PageAnswer, PageRequest, Problem, Record
 from . import fields
 from .policies import policy_of
+from .selecting import failure_groups
 
 _EXAMPLES: Mapping[object, object] = {
     "string": "text", "integer": 1, "number": 1.5, "boolean": True, "array": [], "object": {},
@@ -33,9 +34,7 @@ def tasks(ask: PageRequest) -> Record:
     states = [state for state in task_states(ask.store, ask.registry) if wanted in state.name]
     chosen = list(islice((state for state in states if state.name > after), SHOWN + 1))
     hours = ask.kept(f"tasks/{wanted}/{after}", lambda: {each.name: _hour(ask, each.name) for each in chosen[:SHOWN]})
-    dead: dict[str, int] = {}
-    for group in kept.value.failures:
-        dead[group.task] = dead.get(group.task, 0) + group.count
+    dead = kept.value.dead_by_task
     objectives = _objectives(ask)
     return {
         "q": wanted,
@@ -125,7 +124,7 @@ def _task(ask: PageRequest, name: str) -> Record:
     registry = ask.registry
     known = None if registry is None else registry.tasks.get(name)
     status = ask.status().value
-    groups = [group for group in status.failures if group.task == name]
+    groups = [group for group in failure_groups(ask) if group.task == name]
     if known is None and not groups and all(state.name != name for state in task_states(ask.store, registry)):
         why = "no app named here declares it, no worker knows it, and none of its messages is dead"
         raise Problem(f"there is no task {name!r}", why, "", 404)

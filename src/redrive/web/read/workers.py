@@ -9,6 +9,7 @@ from ...presence import GONE_MS, RENEW_S, WorkerInfo
 from ...present.workers import worker_record
 from ..ask import PageRequest, Problem, Record
 
+ROWS = 100  # the most processes on a page
 RUNNING_MAX = 200  # the most messages that the page lists, over all workers
 
 
@@ -20,12 +21,16 @@ def workers(ask: PageRequest) -> Record:
         infos = ask.app.workers()
     except Unsupported as error:
         missing = str(error)
+    number = ask.number("page", 1, least=1)
     rows = [_row(info) for info in infos]
     alive = [row for row in rows if not row["gone"]]
     running = ({**held, "worker": row["name"]} for row in alive for held in row["messages"])
     return {
         "missing": missing,
-        "workers": alive,
+        "workers": alive[(number - 1) * ROWS : number * ROWS],
+        "worker_count": len(alive),
+        "number": number,
+        "pages": max(1, -(-len(alive) // ROWS)),
         "gone": [row for row in rows if row["gone"]],
         "running": nsmallest(RUNNING_MAX, running, key=_longest_first),
         "running_count": sum(row["held"] for row in alive),
