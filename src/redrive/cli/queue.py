@@ -52,8 +52,8 @@ def list_(opened: OpenedStore, out: Output, limit: int | None) -> None:
     """List queues with the number of messages in each lane.
 
     `scheduled` counts delayed and retrying messages, `parked` those in line for a place in their group. `oldest` is the
-    time since the oldest waiting message was due. On SQS a retry that waits hidden counts as running, and the age of the
-    oldest message is unknown.
+    time since the oldest waiting message was due. On SQS a retry that waits hidden counts as running, and the age of
+    the oldest message is unknown.
 
     `done 1h` counts the messages done within the last hour, `kept` the done messages that are kept (keep_result=).
 
