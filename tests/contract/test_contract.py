@@ -21,6 +21,7 @@ from redrive.message import (
     Exchange,
     FailureGroup,
     Filter,
+    GroupOrder,
     Handle,
     Lane,
     Message,
@@ -195,6 +196,16 @@ class EditsWhatChangedSince(MemoryStore):
         return super().triage(bare, verdict, **parts)
 
 
+class EditsNoLine(MemoryStore):
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, **parts: Any) -> list[bool]:
+        turns = {seq: kept.turn for seq, kept in self._tables.kept.items()}
+        words = super().triage(handles, verdict, **parts)
+        with self._commit() as (tables, _):
+            for seq, turn in turns.items():
+                tables.write(int(seq), tables.kept[seq]._replace(turn=turn))
+        return words
+
+
 class AlteredCells(MemoryStore):
     """A store with altered cells."""
 
@@ -289,6 +300,7 @@ def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, obje
         (CellsOfAnyVersion, "workers_that_ask_at_once_take_no_more_than_there_is", {}),
         (CellsThatLoseWhatNeedNotLast, "what_one_worker_spent_beyond_the_estimate_holds_back_all", {}),
         (EditsWhatChangedSince, "only_what_waits_as_it_was_seen_is_changed", {}),
+        (EditsNoLine, "another_priority_counts_in_line_unless_the_group_is_strict", {"order": GroupOrder.TURNS}),
         (ForgetsHandles, "a_handle_of_what_changed_since_is_refused", {"verdict": Discard("no")}),
     ],
 )
