@@ -41,6 +41,7 @@ def _asked(ids: list[str]) -> dict[str, Callable[[random.Random], str]]:
         "by id": lambda draw: f"id:{draw.choice(ids)}",
         "by queue": lambda draw: f"queue:q{draw.randrange(QUEUES)}",
         "by lane": lambda draw: "lane:scheduled",
+        "in line in groups": lambda draw: "lane:parked",
         "by queue and task": lambda draw: f"queue:q{draw.randrange(QUEUES)} task:t{draw.randrange(TASKS)}",
         "by group": lambda draw: f"group:g{draw.randrange(GROUPS)}",
         "by key": lambda draw: f"key:k{draw.randrange(10**6)}",

@@ -17,9 +17,11 @@ from redrive.message import (
     Decision,
     Discard,
     Draft,
+    Edit,
     Exchange,
     FailureGroup,
     Filter,
+    GroupOrder,
     Handle,
     Lane,
     Message,
@@ -188,6 +190,22 @@ class SwapsAnyVersion(MemoryStore):
         return super().put(drafts, swaps=_as_they_are(self.cells, swaps), **parts)
 
 
+class EditsWhatChangedSince(MemoryStore):
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, **parts: Any) -> list[bool]:
+        bare = [Handle(h.id, h.redrives, h.lane) for h in handles] if isinstance(verdict, Edit) else handles
+        return super().triage(bare, verdict, **parts)
+
+
+class EditsNoLine(MemoryStore):
+    def triage(self, handles: Sequence[Handle], verdict: Verdict, **parts: Any) -> list[bool]:
+        turns = {seq: kept.turn for seq, kept in self._tables.kept.items()}
+        words = super().triage(handles, verdict, **parts)
+        with self._commit() as (tables, _):
+            for seq, turn in turns.items():
+                tables.write(int(seq), tables.kept[seq]._replace(turn=turn))
+        return words
+
+
 class AlteredCells(MemoryStore):
     """A store with altered cells."""
 
@@ -281,6 +299,8 @@ def keeps(make: Callable[[ManualClock], Store], rule: str, parts: dict[str, obje
         (CellsOfAnyVersion, "workers_spend_no_more_in_a_window_than_its_permits", {}),
         (CellsOfAnyVersion, "workers_that_ask_at_once_take_no_more_than_there_is", {}),
         (CellsThatLoseWhatNeedNotLast, "what_one_worker_spent_beyond_the_estimate_holds_back_all", {}),
+        (EditsWhatChangedSince, "only_what_waits_as_it_was_seen_is_changed", {}),
+        (EditsNoLine, "another_priority_counts_in_line_unless_the_group_is_strict", {"order": GroupOrder.TURNS}),
         (ForgetsHandles, "a_handle_of_what_changed_since_is_refused", {"verdict": Discard("no")}),
     ],
 )

@@ -119,8 +119,8 @@ class WaitFields(NamedTuple):
 
     @property
     def suits_groups(self) -> bool:
-        """True if members of groups can be changed so: by their deadline alone."""
-        return self.queue is None and self.priority is None and self.due_ms is None
+        """True if members of groups can be changed so: by priority and deadline alone."""
+        return self.queue is None and self.due_ms is None
 
 
 class Handle(NamedTuple):

@@ -315,7 +315,8 @@ class Postpone(Struct, frozen=True):
 class Edit(Struct, frozen=True):
     """Change waiting (ready) messages to `to`, one for each handle in order, or with `cancel` end them as cancelled,
     with their unique keys free. The message names `run` from then on, with its attempts so far. A member of a group
-    gets another deadline or is cancelled; its queue, priority and due time are refused.
+    gets another priority (and by it, unless the group is strict, another place in line) or deadline, or is cancelled;
+    another queue or due time is refused.
 
     With `back` it undoes an Edit by run `run`: only a message that still names this run, which it then names no more.
     Then with `cancel`, one that was cancelled waits again, due at its `to.due_ms`, unless another message holds its

@@ -251,7 +251,7 @@ class Selection:
         The plan leaves out quarantined messages that the selector does not name, messages that a standing rule holds,
         messages of tasks that the app does not have, and those whose body is needed and unreadable; of waiting ones,
         those that flow control or a pause of their task holds, if they are to be due at another time, and those of
-        groups, if their queue, priority or due time is to change. `excluded` counts them by reason. Raises ConfigError
+        groups, if their queue or due time is to change. `excluded` counts them by reason. Raises ConfigError
         (a SelectorError for lanes that do not go together), ValueError or TypeError for a bad value, StoreError, and
         Unsupported for waiting messages without `traits.hastens` or `traits.edits`.
         """
@@ -277,7 +277,7 @@ class Selection:
         """Yield the waiting messages for a plan that changes them, and count in `excluded` those left out, by reason.
         A group keeps its order; what flow control defers keeps its time."""
         due = bool(options.get("delay") or options.get("spread"))
-        moved = due or options.get("priority") is not None or options.get("to_queue") is not None
+        moved = due or options.get("to_queue") is not None
         for message in self.messages():
             if message.damage is not None:
                 excluded[DAMAGED] += 1

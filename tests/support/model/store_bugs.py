@@ -12,10 +12,12 @@ from redrive.message import (
     Cancel,
     Counts,
     Discard,
+    Edit,
     Lane,
     LeaseStatus,
     Postpone,
     Started,
+    WaitFields,
 )
 from redrive.stores import lifecycle
 from redrive.stores.memory import writes as memory
@@ -279,6 +281,27 @@ def _(right: Any, tables: Any, kept: Any, verdict: Any, at: int, now: int) -> An
     if isinstance(verdict, Postpone) and verdict.back:
         return bool(kept.message.lane is Lane.READY)
     return right(tables, kept, verdict, at, now)
+
+
+@bug(lifecycle, "may_edit", "what runs is edited")
+def _(right: Any, message: Any, verdict: Edit, to: WaitFields) -> Any:
+    waits = replace(message, lane=Lane.READY) if message.lane is Lane.LEASED else message
+    return right(waits, verdict, to)
+
+
+@bug(lifecycle, "may_edit", "a member of a group is moved")
+def _(right: Any, message: Any, verdict: Edit, to: WaitFields) -> Any:
+    return right(message, verdict, WaitFields())
+
+
+@bug(lifecycle, "may_edit", "a run undoes the edits of another")
+def _(right: Any, message: Any, verdict: Edit, to: WaitFields) -> Any:
+    return right(replace(message, run=verdict.run), verdict, to)
+
+
+@bug(lifecycle, "edited", "the undo forgets the earlier priority")
+def _(right: Any, message: Any, verdict: Edit, to: WaitFields, now: int) -> Any:
+    return right(message, verdict, to._replace(priority=None) if verdict.back else to, now)
 
 
 @bug(lifecycle, "moved_by", "the attempts before a run made it due are forgotten")

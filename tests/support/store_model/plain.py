@@ -327,7 +327,7 @@ class PlainStore(PlainStored):
                 self.lines.put_off(k, dues_ms[at])
             case Edit(run, to, cancel, back):
                 said = to[at] if to else WaitFields()
-                if k.sent.group is not None and (said.queue or said.priority is not None or said.due_ms is not None):
+                if k.sent.group is not None and (said.queue or said.due_ms is not None):
                     return False
                 k.run = None if back else f"{run}@{k.attempt}" if k.attempt else run
                 if cancel and not back:

@@ -236,9 +236,9 @@ def test_a_group_keeps_its_order_and_flow_control_its_time(scene: Waiting) -> No
 
     scene.settle(scene.claim(2), deferred)
     every = scene.app.select("lane:(ready,scheduled,parked)")
-    assert dict(every.plan(priority=0).excluded) == {"in a group": 3}
+    assert dict(every.plan(to_queue="other").excluded) == {"in a group": 3}
     assert dict(every.plan(delay="1h").excluded) == {"in a group": 3, "held": 1}
-    assert every.plan(deadline="1h").total == every.plan(cancel=True).total == 4
+    assert every.plan(deadline="1h").total == every.plan(cancel=True).total == every.plan(priority=0).total == 4
 
 
 def test_the_audit_log_and_the_story_have_it(scene: Waiting) -> None:

@@ -39,7 +39,7 @@ from ...message import (
     Verdict,
 )
 from .. import lifecycle, validation
-from ..groups import PLACE, WOKEN_MIN, GroupLine, settled
+from ..groups import PLACE, WOKEN_MIN, GroupLine, in_line, settled
 from ..lifecycle import WAITING
 from ..retry_share import chosen
 from .rows import StoredMessage
@@ -185,7 +185,8 @@ def judge(tables: Tables, handle: Handle, verdict: Verdict, at: int, now: int) -
             if cancel:
                 tables.write(seq, StoredMessage(edited, expires_ms=None if back else now + CANCELLED_KEPT_MS))
             else:
-                tables.write(seq, kept._replace(message=edited))
+                turn = kept.turn and in_line(edited, tables.rules(message.queue), kept.turn)
+                tables.write(seq, kept._replace(message=edited, turn=turn))
         case Readmit():
             tables.write(seq, kept._replace(message=lifecycle.readmitted(message, kept.before), before=None))
         case Replace():

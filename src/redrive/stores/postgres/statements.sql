@@ -594,7 +594,10 @@ update {s}.message m set
   queue = coalesce(r.queue, m.queue), priority = coalesce(r.priority, m.priority),
   deadline_ms = nullif(coalesce(r.deadline_ms, m.deadline_ms), 0),
   due_ms = case when not r.ends then coalesce(r.due_ms, m.due_ms) end,
-  turn = case when not r.ends then m.turn end, place = case when not r.ends then m.place end,
+  turn = case when r.ends then null
+    when exists (select from {s}.queue q where q.name = m.queue and q.group_order = 'strict') then m.turn
+    else (m.turn & 72057594037927935) | (coalesce(r.priority, m.priority) << 56) end,
+  place = case when not r.ends then m.place end,
   wake_ms = case when not r.ends then m.wake_ms end, deferral = case when not r.ends then m.deferral end,
   lane = case when r.ends then 'done' else 'ready' end, reason = case when r.ends then 'cancelled' end,
   rested_ms = case when r.ends then {now[16]} end, expires_ms = case when r.ends then {now[16]} + 86400000 end,
@@ -607,7 +610,7 @@ where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane a
   and (r.seen_ms is null or coalesce(m.due_ms, m.wake_ms) = r.seen_ms)
   and m.queue = coalesce(r.was_queue, m.queue) and m.priority = coalesce(r.was_priority, m.priority)
   and coalesce(m.deadline_ms, 0) = coalesce(r.was_deadline_ms, m.deadline_ms, 0)
-  and (m.grp is null or (r.queue is null and r.priority is null and r.due_ms is null))
+  and (m.grp is null or (r.queue is null and r.due_ms is null))
   and (not $14::boolean or split_part(coalesce(m.run, ''), '@', 1) = $13::text)
   and (m.lane <> 'done' or (m.reason = 'cancelled' and m.grp is null and m.batch is null and (m.key is null or exists (
     select from {s}.unique_key k where k.task = m.task and k.key = m.key and k.id = m.id for no key update))))

@@ -168,14 +168,14 @@ class RedisSearch:
         return [(0, member) for member in first]
 
     def _with_large(self, first: list[bytes], key: str, after: bytes, limit: int) -> list[bytes]:
-        """Return the first `limit` of these members and of a large set, which the server scans page by page."""
-        cursor = "0"
+        """Return the first `limit` of these members and of a large set, which the server reads page by page, from its end:
+        what becomes due earlier meanwhile is still met, and what workers claim meanwhile does not move the place."""
+        score = last = b""
         while True:
             before = first[-1] if len(first) == limit else b""
-            next_cursor, members = self._call("scan", (key, cursor), after, before)
-            first = nsmallest(limit, {*first, *members})  # removes duplicates: a scan may return a member twice
-            cursor = next_cursor.decode()
-            if cursor == "0":
+            score, last, members = self._call("scan", (key, score.decode()), after, before, last)
+            first = nsmallest(limit, {*first, *members})  # removes duplicates: a member may be met twice
+            if not last:
                 return first
 
     def _failures(self, where: Filter) -> list[str] | None:

@@ -104,15 +104,19 @@ def _waiting(read: Read, where: Filter, after: tuple[int, int], limit: int) -> t
     narrowing = where.narrowing
     if where != Filter(queue=where.queue, narrowing=narrowing) or not isinstance(where.queue, str) or after[0] > 0:
         return None
+    line = narrowing == Narrowing(parked=True)
+    seen = f"lane = 'ready' and queue = ?{' and turn is not null and due_ms is null' if line else ''} and seq > ?"
+    if line or narrowing is None:
+        window = NARROW if line else max(NEAR, NEAR_EACH * limit)  # to list those in line reads the row of each
+        until = "max(?, (select min(seq) from message)) + ?"
+        near = f"select count(*) from (select 1 from message not indexed where {seen} and seq <= {until} limit ?)"
+        if read(near, where.queue, after[1], after[1], window, limit)[0][0] == limit:
+            return f"not indexed where {seen} {_IN_ORDER}", [where.queue, after[1], limit]
     if narrowing is not None:
         listed, args = _narrowed(where.queue, narrowing)
         if read(f"select count(*) from (select 1 from ({listed}) limit ?)", *args, NARROW)[0][0] == NARROW:
             return None
         return f"where seq in (select seq from ({listed}) where {_FIRST}) {_IN_ORDER}", [*args, after[1], limit, limit]
-    near = "select 1 from message where lane = 'ready' and queue = ? and seq > ? and seq <= ? limit ?"
-    until = after[1] + max(NEAR, NEAR_EACH * limit)
-    if read(f"select count(*) from ({near})", where.queue, after[1], until, limit)[0][0] == limit:
-        return None
     counted = "select 1 from message indexed by message_due where due_ms is not null and queue = ? limit ?"
     if read(f"select count(*) from ({counted})", where.queue, MANY)[0][0] == MANY:
         return None

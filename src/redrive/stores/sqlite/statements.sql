@@ -464,10 +464,13 @@ and (not ?3 or reason = 'cancelled' and grp is null and batch is null
 
 -- name: edit
 -- ?1 [[seq, [queue, priority, deadline or 0, due], each null where it stays], …], ?2 run or null. What was cancelled waits again.
+-- Who stands in line, stands there by the new priority (see `reorder`).
 update message set
   queue = coalesce(json_extract(j.value, '$[1][0]'), queue), priority = coalesce(json_extract(j.value, '$[1][1]'), priority),
   deadline_ms = nullif(coalesce(json_extract(j.value, '$[1][2]'), deadline_ms), 0),
   due_ms = coalesce(json_extract(j.value, '$[1][3]'), due_ms),
+  turn = iif(turn > 0 and not exists (select 1 from queue q where q.name = message.queue and q.group_order = 'strict'),
+    (turn & 72057594037927935) | (coalesce(json_extract(j.value, '$[1][1]'), priority) << 56), turn),
   lane = 'ready', reason = null, rested_ms = null, expires_ms = null, run = ?2 || iif(attempt > 0, '@' || attempt, '')
 from json_each(?1) j where message.seq = json_extract(j.value, '$[0]')
 

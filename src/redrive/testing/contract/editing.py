@@ -29,7 +29,7 @@ def undo(store: Store, before: Sequence[Message], run: str = "r", *, cancelled: 
     to = []
     for message in before:
         whole = WaitFields(message.queue, message.priority, message.deadline_ms or 0, message.due_ms)
-        to.append(whole if message.group is None else WaitFields(deadline_ms=whole.deadline_ms))
+        to.append(whole if message.group is None else whole._replace(queue=None, due_ms=None))
     handles = [Handle(m.id, m.redrives, lane, m.fence) for m in before]
     return store.triage(handles, Edit(run, tuple(to), cancelled, back=True))
 
@@ -158,7 +158,7 @@ class EditRules(Contract):
         store.configure("default", group_order=order)
         first, second, third = [put_one(store, group="g", deadline_ms=clock() + 90_000) for _ in range(3)]
         before = [look(store, id) for id in (first, second, third)]
-        for to in (WaitFields(priority=0), WaitFields("other"), WaitFields(due_ms=clock() + 1)):
+        for to in (WaitFields("other"), WaitFields(due_ms=clock() + 1), WaitFields("other", 0)):
             assert edit(store, before, to) == [False] * 3
         assert edit(store, before, WaitFields(deadline_ms=clock() + 5000)) == [True] * 3
         assert [look(store, m.id) for m in before] == [replace(m, run="r", deadline_ms=clock() + 5000) for m in before]
@@ -166,6 +166,30 @@ class EditRules(Contract):
         assert cancel(store, before[:2]) == [True, True]
         assert undo(store, before[:2], cancelled=True) == [False, False], "the group has gone on without them"
         assert claimed_ids(store) == [third] and store.check() == []
+
+    @takes("edits", "widths", "priorities")
+    @pytest.mark.parametrize("order", GroupOrder)
+    def test_another_priority_counts_in_line_unless_the_group_is_strict(
+        self, store: Store, clock: ManualClock, order: GroupOrder
+    ) -> None:
+        store.configure("default", group_order=order)
+        head, second, third = [put_one(store, group="g", priority=2) for _ in range(3)]
+        later = put_one(store, group="g", priority=2, delay_ms=60_000)
+        before = [look(store, id) for id in (head, second, third, later)]
+        assert edit(store, before[2:], WaitFields(priority=1)) == [True, True]
+        assert [look(store, m.id) for m in before[2:]] == [replace(m, run="r", priority=1) for m in before[2:]]
+        assert undo(store, before[2:]) == [True, True] and [look(store, m.id) for m in before] == before
+        assert edit(store, before[2:], WaitFields(priority=1)) == [True, True] and store.check() == []
+        assert edit(store, before[:1], WaitFields(priority=3)) == [True], "it has its place"
+        ran, other = list[str](), put_one(store, priority=2)
+        for _ in range(2):
+            while deliveries := claim(store):
+                ran += [delivery.message.id for delivery in deliveries]
+                assert [settle(store, delivery, Ack()) for delivery in deliveries] == [Settled.OK] * len(deliveries)
+            clock.advance("61s")
+        strict = order is GroupOrder.STRICT
+        assert ran == [other, head, *([second, third] if strict else [third, second]), later]
+        assert store.check() == []
 
     @takes("edits", "cells")
     @pytest.mark.parametrize("ends", [False, True])

@@ -191,7 +191,7 @@ local function put_anew(record, message, priority, deadline)
   keep_field(MESSAGES, record.id, sub(message, 1, 19) .. string.char(marks) .. tail)
 end
 
--- It waits otherwise from now on, or is cancelled; or what was cancelled waits again. Who stands in a group keeps its place there.
+-- It waits otherwise from now on, or is cancelled; or what was cancelled waits again. Who stands in line in its group, stands there by the new priority.
 local function edit(record, message, to)
   local state, cold = record.state, record.state.cold
   local _, run, back, cancel = unpack(verdict, 1, 4)
@@ -202,11 +202,16 @@ local function edit(record, message, to)
     if record.group then leave(record) end
     cancelled(record)
   else
-    local moves = state.lane == DONE or queue or priority or due
+    local in_line = record.group and cold.t ~= PLACE
+    local moves = state.lane == DONE or queue or due or (priority and not in_line)
     if state.lane == DONE then rise(record) elseif moves then leave_due(record.priority, record.queue, record.member) end
     state.lane, state.due = READY, due or state.due
     if priority or deadline then put_anew(record, message, priority, deadline) end
     record.priority = priority or record.priority
+    if record.group then cold.pr = record.priority end
+    if in_line and cold.t then
+      add(parked_key(record.queue, record.group), turn_of(rules(record.queue).strict, record.priority, cold.t), record.member)
+    end
     if queue then
       cold.q = queue ~= record.task_queue and queue or nil
       record.queue = queue
@@ -227,7 +232,7 @@ local function may_edit(record, was, to)
   if queue and queue ~= record.queue or priority and priority ~= record.priority then return false end
   if deadline and deadline ~= (not cold.dl and rare.d or 0) then return false end
   if back and string.match(cold.run or '', '^[^@]*') ~= run then return false end
-  if not (back and cancel) then return state.lane == READY and not (record.group and (to[1] or to[2] or to[4])) end
+  if not (back and cancel) then return state.lane == READY and not (record.group and (to[1] or to[4])) end
   if state.lane ~= DONE or cold.r ~= 'cancelled' or rare.g or record.batch then return false end
   local held = rare.k and holder_of(key_name(record.task, rare.k))
   return not rare.k or (held and sub(held, 1, 16) == record.id)
