@@ -168,7 +168,7 @@ class RedisSearch:
         return [(0, member) for member in first]
 
     def _with_large(self, first: list[bytes], key: str, after: bytes, limit: int) -> list[bytes]:
-        """Return the first `limit` of these members and of a large set, which the server reads page by page, from its end:
+        """Return the first `limit` of these members and of a large set, which the server reads in pages from its end:
         what becomes due earlier meanwhile is still met, and what workers claim meanwhile does not move the place."""
         score = last = b""
         while True:
