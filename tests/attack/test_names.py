@@ -70,8 +70,8 @@ def test_a_name_selects_its_own_messages_and_no_others(app: App, name: str, fiel
 def test_links_of_pages_select_what_their_page_is_about(app: App, pages: Reader, name: str) -> None:
     queue = pages.get(f"/queues/{quote(name, safe='')}")
     assert queue.status_code == 200
-    [selector] = links(queue.text, "queue:")
-    assert [message.queue for message in app.dlq.select(selector)] == [name]
+    selectors = links(queue.text, "queue:")
+    assert selectors and all([m.queue for m in app.dlq.select(selector)] == [name] for selector in selectors)
     [message] = app.dlq.select(str(exactly("queue", name)))
     one = pages.get(f"/messages/{message.id}")
     [selector] = links(one.text, "correlation:")

@@ -20,7 +20,7 @@ import pytest
 DEAR = (
     Path(__file__).parents[1] / "data" / "dear.txt"
 )  # `--cpu` prints which tests cost more than that and are not in it
-DEAR_S = 0.15  # of the processor, a case
+DEAR_S = 0.1  # of the processor, a case
 DEAR_OF = 5
 ENGINES = {"memory", "sqlite", "postgres", "redis"}
 WHOLE = ("tests/stores/",)
@@ -65,11 +65,12 @@ def dear() -> frozenset[str]:
 
 def _turns_of(name: str, cases: list[pytest.Item]) -> int:
     """One in how many; 0 for the cases of one engine, 1 for all."""
-    if mark := cases[0].get_closest_marker("turns"):
-        (of,) = mark.args
-        return min(of, len(cases)) if len(cases) > 1 else 1
+    mark = cases[0].get_closest_marker("turns")
+    of: int = mark.args[0] if mark else 1
     if name in dear():
-        return DEAR_OF
+        return max(of, DEAR_OF)
+    if mark:
+        return min(of, len(cases))
     if name.startswith(WHOLE):
         return 1
     return 0 if len({engine for case in cases if (engine := _engine(case))}) > 1 and all(map(_engine, cases)) else 1
