@@ -14,7 +14,7 @@ from ...present.spark import spark
 from ...present.table import Column, relative
 from ...redact import joined
 from ...triage.annotations import NOTHING, Annotation, read_annotations
-from ...triage.deaths import STEPS, recent_deaths
+from ...triage.deaths import STEPS, DeathStep, recent_deaths
 from ...triage.select.terms import as_node
 from ..model import Model
 from ..screen import KeyAction, Screen, ScreenPage, ScreenRow
@@ -81,10 +81,14 @@ class GroupsScreen(Screen):
     reads, studies = False, True
     toned: ClassVar[Sequence[str]] = ("trend",)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps: dict[int, DeathStep] = {}  # those of the last hour that are over
+
     def study(self, model: Model) -> GroupNotes:
         groups = model.dlq.groups(trend=True)
         about = _annotations(model, [each.fingerprint for each in groups[:500]])
-        return GroupNotes(groups, about, recent_deaths(model.store) if groups else {})
+        return GroupNotes(groups, about, recent_deaths(model.store, known=self._steps) if groups else {})
 
     def page(self) -> ScreenPage:
         studied: GroupNotes = self.studied
