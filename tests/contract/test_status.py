@@ -17,6 +17,7 @@ from redrive.fault import classify
 from redrive.flow import breaker as breakers
 from redrive.flow import dependency as flow
 from redrive.flow.dependency import DependencyState
+from redrive.flow.gates import Gates
 from redrive.message import Ack, ClaimRequest, DeadLetter, RetryAt, Settlement, Swap
 from redrive.presence import GONE_MS, HeldMessage, ProcessCell, QueueWork, WorkerInfo, read_workers
 from redrive.status import Reasons
@@ -24,6 +25,7 @@ from redrive.status import Status as Found
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.triage import pauses
+from redrive.triage.redrive.gates import closed
 from redrive.triage.redrive.records import RunState, RunStatus, read_state, state_cell
 
 WORKER = "vm/worker-0"
@@ -299,6 +301,31 @@ def test_a_run_that_stopped_or_waits_for_somebody_is_a_need(app: App) -> None:
     assert need.text.endswith("stopped itself: canary: 5 of 5 failed")
     app.dlq.select("queue:dying").plan().start(reason="once more", actor="ann")
     assert not [need for need in app.status().needs if "stopped itself" in need.text]
+
+
+def test_a_run_that_a_gate_stops_is_told_unless_it_waits_for_its_time_of_day(app: App) -> None:
+    put(app, "dying")
+    (taken,) = app.store.exchange([], [ClaimRequest("dying", 1, 30_000)]).deliveries
+    app.store.exchange([Settlement(taken.receipt, DeadLetter("permanent"), classify(ValueError("no")))], [])
+    plan = app.dlq.select("queue:dying").plan()
+    plan.start(reason="it is mended", actor="ann")
+
+    def needs(why: str, for_ms: int) -> list[str]:
+        (cell,) = app.store.cells.read([state_cell(plan.id)])
+        assert cell is not None
+        now_ms = app.store.now_ms()
+        held = replace(
+            read_state(cell) or RunState(), why=why, phase="waiting", owner=WORKER, until_ms=now_ms + 60_000,
+            still_ms=now_ms - for_ms,
+        )  # fmt: skip
+        app.store.cells.swap([Swap(state_cell(plan.id), cell.version, msgspec.json.encode(held))])
+        return [need.text for need in app.status().needs if need.area == "runs"]
+
+    why = "the breaker of crm.example is held open"
+    assert needs(why, 20_000) == [f"redrive run {plan.id} moves nothing: {why}"]
+    assert needs(why, 1000) == []
+    outside = closed(Gates(window="00:00-00:01"), app, [], 12 * 3_600_000)
+    assert outside is not None and needs(outside, 20_000) == []
 
 
 def test_a_redrive_to_a_queue_that_no_worker_of_a_living_fleet_runs_is_told(app: App) -> None:

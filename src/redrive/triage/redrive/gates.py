@@ -13,6 +13,7 @@ from ...flow.gates import Gates, window_of
 from ...message import Handle
 from ...registry import Registry
 
+OUTSIDE_WINDOW = "outside its window"  # begins the reason of a run that waits for its time of day
 KEYS_MAX = 1000  # most messages whose keys are cached
 PROBE_WAIT_MS = 2000  # ms for which a half-open breaker probes with its queue's messages before a redrive moves any
 
@@ -29,7 +30,7 @@ def closed(
     if gates.approval is not None and not approved:
         return f"approval by {gates.approval} is awaited"
     if gates.window is not None and not window_of(gates.window).holds(now_ms):
-        return f"outside its window {gates.window}"
+        return f"{OUTSIDE_WINDOW} {gates.window}"
     if gates.breaker and (why := held_dependency(app, sorted(set(dependencies)), now_ms)):
         return why
     return None if gates.health is None else app.healths.down(gates.health)
