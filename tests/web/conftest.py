@@ -9,12 +9,19 @@ import pytest
 from playwright.sync_api import Browser
 from tests.support.browsing.chromium import chromium
 from tests.support.browsing.room import Room
+from tests.support.browsing.seeding import Seeded, seed
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def seeded(home: Room) -> Seeded:
+    """What the module's `home` holds: some of everything that pages show."""
+    return seed(home)
 
 
 @pytest.fixture

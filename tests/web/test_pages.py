@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 from tests.support.browsing.chromium import WIDTHS, Tab, tab
 from tests.support.browsing.room import Room, room
-from tests.support.browsing.seeding import Seeded, seed
+from tests.support.browsing.seeding import Seeded
 
 from redrive.web.table import PAGES
 
@@ -24,13 +24,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
 
 
 @pytest.fixture(scope="module")
-def seeded(home: Room) -> Seeded:
-    return seed(home)
-
-
-@pytest.fixture(scope="module")
 def site(home: Room, seeded: Seeded) -> Iterator[str]:
-    with home.worker("--queues", "media,data", "--name", "web-1"), home.site() as url:
+    with home.site_beside_a_worker() as url:
         yield url
 
 

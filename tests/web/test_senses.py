@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser
 from tests.support.browsing.chromium import Tab, tab
 from tests.support.browsing.room import Room, room, until
-from tests.support.browsing.seeding import Seeded, past, seed
+from tests.support.browsing.seeding import Seeded, past
 
 from redrive.web.table import PAGES
 
@@ -33,13 +33,8 @@ def keep(text: str, tags: list[str] | None = None) -> str:
 
 
 @pytest.fixture(scope="module")
-def seeded(home: Room) -> Seeded:
-    return seed(home)
-
-
-@pytest.fixture(scope="module")
 def site(home: Room, seeded: Seeded) -> Iterator[str]:
-    with home.worker("--queues", "media,data", "--name", "web-1"), home.site() as url:
+    with home.site_beside_a_worker() as url:
         yield url
 
 

@@ -243,8 +243,7 @@ def scene(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     with room(tmp_path_factory.mktemp("web-tasks")) as home:
         seeded = seed(home)
         with (
-            home.worker("--queues", "media,data", "--name", "web-1"),
-            home.site() as site,
+            home.site_beside_a_worker() as site,
             tab(browser, site, viewport={"width": 1440, "height": 900}) as at,
         ):
             yield Scene(home, seeded, at.open("/"))

@@ -24,7 +24,7 @@ COLOURS = (128, 64, 32)
 def make(browser: Browser, home: Room, folder: Path) -> dict[str, Path]:
     """A picture of each page of the table on a seeded store with a worker, by the page's name."""
     seeded = seed(home)
-    with home.worker("--queues", "media,data", "--name", "web-1"), home.site() as site, tab(browser, site) as at:
+    with home.site_beside_a_worker() as site, tab(browser, site) as at:
         at.context.add_init_script(_HIDDEN)
         made = {page.name: folder / f"{page.name}.webp" for page in PAGES}
         for name, path in made.items():

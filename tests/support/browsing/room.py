@@ -117,6 +117,12 @@ class Room:
             yield said(log, r"open (http://\S+)/")[1]
 
     @contextmanager
+    def site_beside_a_worker(self) -> Iterator[str]:
+        """The address of its pages, while a worker of two of its queues runs."""
+        with self.worker("--queues", "media,data", "--name", "web-1"), self.site() as url:
+            yield url
+
+    @contextmanager
     def worker(self, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         """`redrive worker` with the app's schedules, once it is there."""
         known = len(self.app.workers())
