@@ -10,7 +10,6 @@ from ..history import SloStatus
 from ..registry import Registry
 from ..triage.auto.machine import Machine
 from ..triage.controls import Control
-from ..triage.redrive.gates import OUTSIDE_WINDOW
 from ..triage.redrive.run import RunView
 from .batches import Cause, batch_needs
 from .hold import Hold, is_forgotten, words
@@ -233,7 +232,7 @@ def _runs(runs: Sequence[RunView], now_ms: int) -> Iterator[Need]:
             text, next, since_ms = f"redrive run {run.id}: {run.why}", "approve", run.started_ms
         elif not run.carried_by and now_ms - run.started_ms > _UNCARRIED_MS:
             text, next = f"redrive run {run.id} is open, and no worker carries it", "show"
-        elif run.why.startswith(OUTSIDE_WINDOW):
+        elif run.is_outside_window:
             continue  # on purpose, and it ends by itself
         elif run.why and run.still_ms and now_ms - run.still_ms >= _STUCK_MS:
             text, next, since_ms = f"redrive run {run.id} moves nothing: {run.why}", "show", run.still_ms

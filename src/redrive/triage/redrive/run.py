@@ -20,6 +20,7 @@ from ...registry import Registry
 from ...run_context import refuse_loop
 from ...store import Store
 from ...system import host
+from .gates import OUTSIDE_WINDOW
 from .records import (
     FINAL,
     INDEX,
@@ -76,6 +77,11 @@ class RunView(Struct, frozen=True, kw_only=True):
     carried_by: str
     closed: bool
     still_ms: int = 0
+
+    @property
+    def is_outside_window(self) -> bool:
+        """True if the run waits for its time of day, as its gates say."""
+        return self.why.startswith(OUTSIDE_WINDOW)
 
 
 class _Selector(Struct):
