@@ -29,7 +29,7 @@ check: setup-dev ## lint, format, types, the import tree and the site
 	@scripts/check
 
 docs: ## build the site into build/site
-	@scripts/setup-venv all docs
+	@scripts/setup-venv postgres redis web docs
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs --quiet build
 	@echo "build/site/index.html"
 
