@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser
-from tests.support.browsing.pictures import BYTES_MOST, WIDE, make
+from tests.support.browsing.pictures import BYTES_MOST, DARK, WIDE, make
 from tests.support.browsing.room import room
 
 from redrive.web.table import PAGES
 
+NAMES = [*(page.name for page in PAGES), f"{DARK}-dark"]
 PICTURES = Path(__file__).parents[2] / "docs" / "images" / "web"
 
 
@@ -22,7 +23,7 @@ def test_pictures_of_all_pages_are_made_small(browser: Browser, tmp_path: Path) 
     (tmp_path / "room").mkdir()
     with room(tmp_path / "room") as home:
         made = make(browser, home, tmp_path)
-    assert list(made) == [page.name for page in PAGES]
+    assert list(made) == NAMES
     for path in made.values():
         assert path.stat().st_size <= BYTES_MOST, path
         with Image.open(path) as picture:
@@ -30,5 +31,5 @@ def test_pictures_of_all_pages_are_made_small(browser: Browser, tmp_path: Path) 
 
 
 def test_docs_have_a_picture_of_every_page_and_no_other() -> None:
-    assert {path.stem for path in PICTURES.glob("*.webp")} == {page.name for page in PAGES}
+    assert {path.stem for path in PICTURES.glob("*.webp")} == {*NAMES}
     assert all(path.stat().st_size <= BYTES_MOST for path in PICTURES.iterdir())

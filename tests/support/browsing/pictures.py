@@ -19,18 +19,22 @@ from redrive.web.table import PAGES
 WIDE, HIGH_MOST = 1280, 1300  # of a picture, in pixels
 BYTES_MOST = 60 * 1024
 COLOURS = (128, 64, 32)
+DARK = "overview"  # the page that the site's home shows: in the dark theme, too
 
 
 def make(browser: Browser, home: Room, folder: Path) -> dict[str, Path]:
-    """A picture of each page of the table on a seeded store with a worker, by the page's name."""
+    """A picture of each page of the table on a seeded store with a worker, by the page's name; of one a dark one."""
     seeded = seed(home)
-    with home.site_beside_a_worker() as site, tab(browser, site) as at:
-        at.context.add_init_script(_HIDDEN)
-        made = {page.name: folder / f"{page.name}.webp" for page in PAGES}
-        for name, path in made.items():
-            shown = at.open(address(name, seeded))
-            shown.evaluate(_REPLACE, list(_private(home).items()))
-            path.write_bytes(small(picture(shown)))
+    made = {page.name: folder / f"{page.name}.webp" for page in PAGES}
+    made |= {f"{DARK}-dark": folder / f"{DARK}-dark.webp"}
+    with home.site_beside_a_worker() as site:
+        for scheme in ("light", "dark"):
+            with tab(browser, site, color_scheme=scheme) as at:
+                at.context.add_init_script(_HIDDEN)
+                for name in (name for name in made if name.endswith("-dark") == (scheme == "dark")):
+                    shown = at.open(address(name.removesuffix("-dark"), seeded))
+                    shown.evaluate(_REPLACE, list(_private(home).items()))
+                    made[name].write_bytes(small(picture(shown)))
     return made
 
 
