@@ -67,15 +67,25 @@ def test_a_figure_above_its_ceiling_and_one_far_below_are_named() -> None:
     assert beyond({"circles": 2}, {"circles": 0}, lower=False) == []
 
 
-def test_the_tree_keeps_below_its_ceilings() -> None:
-    behind = house("--shape")["behind"]
-    assert beyond(CEILINGS["shape"], {name: len(lines) for name, lines in behind.items()}) == []
+@pytest.fixture(scope="module")
+def measured() -> Any:
+    """This tree, once for all tests: its walks take half a minute."""
+    return house()
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_what_a_message_enters_keeps_below_its_ceilings() -> None:
-    walks = house()["walks"]
+@pytest.mark.xdist_group("house")
+def test_the_tree_keeps_below_its_ceilings(measured: Any) -> None:
+    figures = {name: len(lines) for name, lines in measured["behind"].items()}
+    assert beyond(CEILINGS["shape"], figures) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.xdist_group("house")
+def test_what_a_message_enters_keeps_below_its_ceilings(measured: Any) -> None:
+    walks = measured["walks"]
     same = sys.version_info < (3, 12)  # from then on comprehensions are no functions
     assert beyond(ceilings_of(CEILINGS["walks"]), figures_of(walks), lower=same) == []
     for engine, each in walks.items():
