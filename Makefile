@@ -23,7 +23,7 @@ demo: setup ## deliver 329 real webhooks to an endpoint that misbehaves, and pro
 
 test: setup-dev ## run every test and check that gates a commit (ARGS="-k name" for some of them)
 	@scripts/setup-servers
-	@$(PYTEST) -n 4 --max-worker-restart 0 $(ARGS) # on two cores: tests wait much of their time
+	@$(PYTEST) -n 3 --max-worker-restart 0 $(ARGS) # on two cores: tests wait for a part of their time
 
 check: setup-dev ## lint, format, types, the import tree and the site
 	@scripts/check

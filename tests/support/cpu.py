@@ -12,7 +12,7 @@ from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
-from tests.support.turns import DEAR, DEAR_S, dear, test_of
+from tests.support.turns import DEAR, DEAR_ALL_S, DEAR_S, dear, test_of
 
 DEAREST = 40
 COLLECTED, ENDED = "(collection)", "(start, end, shared servers)"
@@ -67,7 +67,7 @@ def lines(seconds: Counter[str]) -> Iterator[str]:
             places["/".join(test.partition("::")[0].split("/")[:depth])] += spent
         yield from _rows(places)
     yield from _rows(seconds)
-    yield from ["", f"more than {DEAR_S} s a case, and not in {DEAR.name}:"]
+    yield from ["", f"more than {DEAR_S} s a case or {DEAR_ALL_S:g} s in all, and not in {DEAR.name}:"]
     yield from _rows(_dear(seconds))
 
 
@@ -75,9 +75,15 @@ def _dear(seconds: Counter[str]) -> Counter[str]:
     cases = Counter(test_of(test) for test in seconds)
     spent = Counter[str]()
     for test, cost in seconds.items():
-        spent[test_of(test)] += cost / cases[test_of(test)]
+        spent[test_of(test)] += cost
     known = dear()
-    return Counter({test: cost for test, cost in spent.items() if cost > DEAR_S and "::" in test and test not in known})
+    return Counter(
+        {
+            test: cost
+            for test, cost in spent.items()
+            if (cost > DEAR_S * cases[test] or cost > DEAR_ALL_S) and "::" in test and test not in known
+        }
+    )
 
 
 def _rows(spent: Counter[str]) -> Iterator[str]:
