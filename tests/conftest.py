@@ -23,7 +23,7 @@ import redrive
 
 pytest.register_assert_rewrite("tests.support")  # before it is imported
 from tests.support.cpu import Cpu  # noqa: E402
-from tests.support.dealing import ByFile  # noqa: E402
+from tests.support.dealing import ByFile, begins_late  # noqa: E402
 from tests.support.rewritten import rewrite  # noqa: E402
 from tests.support.servers import PostgresServer, RedisServer, memory_disk  # noqa: E402
 from tests.support.turns import give_turns  # noqa: E402
@@ -92,6 +92,7 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not any(".py" in argument for argument in config.args):
         give_turns(items)
+    items.sort(key=begins_late)
     if sys.platform == "linux":
         return
     for item in items:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from tests.support.turns import dear, test_of
 from xdist.scheduler import LoadGroupScheduling
 
 BY_FILE = ("tests/attack/", "tests/contract/", "tests/stores/", "tests/unit/", "src/")  # they wait for little
+FIRST = ("tests/web/", "tests/test_")  # groups of browsers, and checks of the whole tree
+
+
+def begins_late(item: pytest.Item) -> bool:
+    """False for what takes longest in one process, so that no other waits for it at the end."""
+    return not item.nodeid.startswith(FIRST)
 
 
 class ByFile(LoadGroupScheduling):

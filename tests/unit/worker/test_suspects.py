@@ -335,8 +335,9 @@ def test_a_thread_that_never_ends_is_convicted_by_its_lost_leases() -> None:
     [message] = store.find([asyncio.run(main())])
     assert message is not None and (message.lane, message.reason) == (Lane.QUARANTINE, "crashed")
     assert (message.crashes, message.crashes_alone, runs) == (5, 3, [False, True, True, True, True])
-    [fault] = message.faults
+    fault = message.faults[-1]
     assert fault.crash is not None and (fault.crash.cause, fault.crash.alone) == ("lease", True)
+    assert len(message.faults) == 1, message.faults
     [fate] = [fate for fate in heard.fates if fate.outcome == "quarantined"]
     assert fate.reason == "crashed" and "lease ran out" in str(fate.text)
 
