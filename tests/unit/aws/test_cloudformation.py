@@ -604,6 +604,14 @@ def test_policies_of_ten_queues_with_long_names_are_none_that_aws_refuses() -> N
         assert len(json.dumps(document, separators=(",", ":"))) <= 6144, name
 
 
+def test_a_template_that_is_changed_changes_no_other() -> None:
+    before = text(made())
+    for value in walk(made()):
+        if isinstance(value, dict) and "Effect" in value:
+            value["Effect"] = "Deny"
+    assert text(made()) == before
+
+
 def test_functions_are_deployed_under_the_documented_names() -> None:
     """A stack that is deployed has them, and the next zip must still know them."""
     found = {one["Properties"]["Handler"] for one in made(approval=True)["Resources"].values()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 from msgspec import Struct
@@ -75,7 +76,7 @@ def template(settings: Settings) -> dict[str, Any]:
     _check(settings)
     profile = PROFILES[settings.profile]
     queues = named(settings.queues, settings.fifo, settings.filters, settings.filter_scope)
-    return {
+    made = {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"redrive {__version__}: queues {', '.join(one.queue for one in queues)}"[:1024],
         "Parameters": parameters(settings.prefix, _prefix_max(settings.prefix, queues), profile, settings.with_machine),
@@ -83,6 +84,7 @@ def template(settings: Settings) -> dict[str, Any]:
         "Resources": _resources(queues, settings, profile.keep if settings.keep is None else settings.keep),
         "Outputs": _outputs(queues, settings.with_machine),
     }
+    return deepcopy(made)  # parts that it shares with other templates are not the caller's to change
 
 
 def text(template: Mapping[str, Any], form: str = "yaml") -> str:
