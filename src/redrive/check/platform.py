@@ -35,8 +35,8 @@ def poison_never_fires(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def timeout_beyond_platform(case: Case, task: TaskSpec) -> RuleAnswers:
-    """A task may run longer than its platform permits. A Lambda function has a shorter timeout (--function), or the
-    store is SQS, which hides a message for at most 12 hours. The platform cuts off such runs, and they count as
+    """A task may run longer than its platform permits. Either a Lambda function has a shorter timeout (--function). Or
+    the store is SQS, and SQS hides a message for at most 12 hours. The platform cuts off such runs, and they count as
     crashes."""
     bounds = {"the function runs": case.assume.function_s}
     if case.engine == "sqs":
