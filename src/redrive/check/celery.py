@@ -126,9 +126,9 @@ def _rejects(case: CeleryCase, task: Any) -> bool:
 
 @rule("celery task")
 def celery_visibility_timeout(case: CeleryCase, task: Any) -> RuleAnswers:
-    """The broker delivers a message again while it runs, or while it waits for its retry. Its visibility timeout (an
-    hour on Redis, half an hour on SQS by default) is shorter than the longest run with acks_late, or than the longest
-    countdown of a retry."""
+    """The broker delivers a message again while the message runs or waits for its retry. The cause is the broker's
+    visibility timeout (by default an hour on Redis, half an hour on SQS). It is shorter than the longest run with
+    acks_late, or than the longest countdown of a retry."""
     if case.visibility_s is None:
         return
     waits = [step.high_s for step in preview(retry_of(task), limit=100).steps]
@@ -159,7 +159,8 @@ def celery_visibility_timeout(case: CeleryCase, task: Any) -> RuleAnswers:
 
 @rule("celery task")
 def celery_no_jitter(case: CeleryCase, task: Any) -> RuleAnswers:
-    """Retries come back together: a task is retried after a fixed delay (no retry_backoff), or without retry_jitter."""
+    """Messages that failed together are retried together. The task is retried after a fixed delay (no retry_backoff),
+    or without retry_jitter."""
     shown = preview(retry_of(task), limit=2)
     if shown.steps and shown.steps[0].high_s == shown.steps[0].low_s:
         yield Hit(
@@ -185,8 +186,9 @@ def celery_acks_early(case: CeleryCase, task: Any) -> RuleAnswers:
 
 @rule("celery task")
 def celery_lost_on_crash(case: CeleryCase, task: Any) -> RuleAnswers:
-    """With acks_late alone, a message whose child process is killed (out of memory, a segmentation fault) is acked as
-    failed, and lost: Celery redelivers it only with reject_on_worker_lost."""
+    """The task has acks_late without reject_on_worker_lost. If a message's child process is killed (out of memory, a
+    segmentation fault), Celery acks the message as failed, and the message is lost. Celery delivers such a message
+    again only with reject_on_worker_lost."""
     if _late(case, task) and not _rejects(case, task):
         yield Hit(
             "warning",
@@ -197,8 +199,8 @@ def celery_lost_on_crash(case: CeleryCase, task: Any) -> RuleAnswers:
 
 @rule("celery task")
 def celery_poison_loops(case: CeleryCase, task: Any) -> RuleAnswers:
-    """With acks_late and reject_on_worker_lost a message that kills its worker is delivered again without end, since
-    Celery does not count deliveries."""
+    """With acks_late and reject_on_worker_lost, Celery delivers a message that kills its worker again and again,
+    because Celery does not count deliveries."""
     if _late(case, task) and _rejects(case, task) and not str(case.broker).startswith("sqs"):
         yield Hit(
             "warning",
@@ -209,16 +211,16 @@ def celery_poison_loops(case: CeleryCase, task: Any) -> RuleAnswers:
 
 @rule("celery task")
 def celery_retries_forever(case: CeleryCase, task: Any) -> RuleAnswers:
-    """A task is retried without end (max_retries=None). A message that cannot succeed is never given up, and no person
-    sees it."""
+    """A task is retried without end (max_retries=None). Celery never gives up a message that cannot succeed, so no
+    person learns of the failure."""
     if retries(task) and task.max_retries is None:
         yield Hit("warning", "it is retried without end: max_retries=None", "max_retries=25, and a place for the dead")
 
 
 @rule("celery app")
 def celery_prefetch(case: CeleryCase, conf: Any) -> RuleAnswers:
-    """A worker reserves more messages than it runs (worker_prefetch_multiplier, 4 by default) while tasks are acked
-    late or run long: short messages wait behind a long one while other workers are idle."""
+    """A worker reserves more messages than it runs (worker_prefetch_multiplier, 4 by default), and its tasks are acked
+    late or run long. So short messages wait behind a long one although other workers are idle."""
     long_s = max([limit_s(task, conf) or 0.0 for task in case.celery_tasks.values()], default=0.0)
     late = [name for name, task in case.celery_tasks.items() if _late(case, task)]
     if conf.worker_prefetch_multiplier != 1 and (late or long_s >= 60):

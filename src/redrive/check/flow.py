@@ -70,8 +70,8 @@ def _granted_per_s(budget: Budget, rate: float, needed: float) -> float:
 
 @rule("dependency")
 def breaker_never_opens(case: Case, called: Called) -> RuleAnswers:
-    """A breaker never opens, even if every call fails: at the rate of its tasks, retries included, its window never
-    contains min_calls. So in an outage every message spends its attempts."""
+    """A breaker never opens, even if every call fails. At the rate of its tasks, retries included, the breaker's window
+    never contains min_calls calls. So in an outage every message spends its attempts."""
     breaker = called.declared.breaker
     if breaker is None:
         return
@@ -98,8 +98,8 @@ def _window_s(breaker: Breaker, rate: float) -> float:
 
 @rule("dependency")
 def breaker_never_closes(case: Case, called: Called) -> RuleAnswers:
-    """An open breaker never closes, even if the dependency has recovered: its probes run longer than slow_call, or
-    longer than probe_lease, which counts as failed."""
+    """An open breaker never closes, even if the dependency has recovered. The cause is that its probes run longer than
+    slow_call or probe_lease. Such a probe counts as failed."""
     breaker = called.declared.breaker
     if breaker is None:
         return
@@ -139,8 +139,8 @@ def _closes(breaker: Breaker, run_s: float) -> bool:
 
 @rule("dependency")
 def more_processes_than_limit(case: Case, called: Called) -> RuleAnswers:
-    """A fleet has more processes than a dependency's concurrency limit allows calls. Each process may always make one
-    call, so the limit does not hold."""
+    """A fleet has more processes than the number of calls that a dependency's concurrency limit allows. Each process
+    may always make one call, so the fleet exceeds the limit."""
     aimd, processes = called.declared.concurrency, case.assume.processes
     if aimd is None:
         return
@@ -157,8 +157,8 @@ def more_processes_than_limit(case: Case, called: Called) -> RuleAnswers:
 
 @rule("app")
 def more_slots_than_connections(case: Case, app: object) -> RuleAnswers:
-    """The fleet runs more messages at once than there are connections (--connections) to a database or a service. So
-    runs wait for a connection while their timeouts run."""
+    """The fleet runs more messages at once than a database or a service has connections (--connections). So some runs
+    wait for a connection, and this wait counts towards their timeouts."""
     most = case.assume.connections
     if most is None:
         return
@@ -237,8 +237,9 @@ def retries_starve(case: Case, queue: Queue) -> RuleAnswers:
 
 @rule("queue")
 def group_waits_for_head(case: Case, queue: Queue) -> RuleAnswers:
-    """In a queue with strict order, a message that keeps failing holds its group for longer than an hour (or the
-    objective of the queue), since later messages wait for its retries."""
+    """In a queue with strict order, a message that keeps failing blocks its group for more than an hour. If the queue
+    has an objective, the rule takes the objective in place of the hour. The later messages of the group wait for the
+    retries of the failing message."""
     if queue.group_order is not GroupOrder.STRICT:
         return
     bound_s = queue.slo.within_s if queue.slo is not None else case.assume.group_wait_s

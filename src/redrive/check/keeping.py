@@ -30,8 +30,8 @@ def _waits_s(auto: AutoRedrive) -> float:
 
 @rule("task")
 def idempotency_too_short(case: Case, task: TaskSpec) -> RuleAnswers:
-    """The key of a finished message is forgotten while a duplicate of it may still be retried or redriven, so the
-    duplicate runs again."""
+    """redrive forgets the idempotency key of a finished message while a duplicate of the message may still be retried
+    or redriven. So the duplicate runs again."""
     if task.idempotency is None:
         return
     keep_s, longest_s = task.idempotency.keep_ms / 1000, life_s(case, task)
@@ -48,8 +48,8 @@ def idempotency_too_short(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("schedule")
 def key_too_short(case: Case, schedule: Schedule) -> RuleAnswers:
-    """On SQS the cell of a unique key expires while its message may still be retried, so a second message with the key
-    is accepted. Other stores hold a key until its message is done."""
+    """On SQS, a cell holds a unique key. This cell expires while the message with the key may still be retried, so
+    redrive accepts a second message with the key. Other stores hold a key until its message is done."""
     if case.engine != "sqs" or schedule.options.get("key") is None:
         return
     held_s, longest_s = KEY_TTL_MS / 1000, life_s(case, schedule.task)
@@ -64,8 +64,9 @@ def key_too_short(case: Case, schedule: Schedule) -> RuleAnswers:
 
 @rule("queue")
 def retention_too_short(case: Case, queue: Queue) -> RuleAnswers:
-    """Dead messages are removed before they are redriven: keep_dead_for is shorter than the last automatic redrive or
-    the outage of --outage, or keep_dead is smaller than the number of messages that die in it."""
+    """Dead messages are removed before they are redriven. Either keep_dead_for is shorter than the time until the last
+    automatic redrive, or than the outage of --outage. Or keep_dead is smaller than the number of messages that die in
+    the outage."""
     dead, auto, outage_s = queue.retention.dead, queue.auto_redrive, case.assume.outage_s
     age_s = inf if dead.age_ms is None else dead.age_ms / 1000
     if auto is not None and (last_s := auto.delay_s(auto.max_redrives, 1.0)) > age_s:
@@ -104,7 +105,7 @@ def retention_too_short(case: Case, queue: Queue) -> RuleAnswers:
 @rule("queue")
 def auto_redrive_loops(case: Case, queue: Queue) -> RuleAnswers:
     """Automatic redrives repeat messages that cannot succeed. The tasks of a queue declare some faults permanent
-    (never=, or rules=), and each such message is redriven max_redrives times before it is quarantined."""
+    (never=, or rules=). A message with such a fault is redriven max_redrives times before it is quarantined."""
     auto = queue.auto_redrive
     for task in case.on(queue.name) if auto is not None else ():
         named = sorted(task.policy.retry.never) + [r for r in _TASK_KINDS if any(r == rule[-1] for rule in task.rules)]
@@ -121,8 +122,8 @@ def auto_redrive_loops(case: Case, queue: Queue) -> RuleAnswers:
 
 @rule("app")
 def blobs_too_short(case: Case, app: Registry) -> RuleAnswers:
-    """The storage of large bodies expires them (a lifecycle rule, --blobs-expire) while their messages may still be
-    retried: such a message dies without its body."""
+    """The storage of large bodies deletes a body while its message may still be retried, because of a lifecycle rule
+    (--blobs-expire). Such a message dies without its body."""
     bound_s = case.assume.blobs_s
     if not app.blobs:
         return
@@ -145,7 +146,7 @@ def blobs_too_short(case: Case, app: Registry) -> RuleAnswers:
 @rule("app")
 def unused_setting(case: Case, app: Registry) -> RuleAnswers:
     """A dependency or a queue is declared, but no task or schedule uses it, so its limits have no effect. Or a task
-    uses a name that is not declared, and a similar one is."""
+    uses a name that is not declared, and a similar name is declared."""
     for line in unmatched(app):
         text, _, fix = line.replace("; did you mean", ": did you mean").partition(": ")
         yield Hit("warning", text, fix, {}, text)
@@ -158,7 +159,7 @@ def unused_setting(case: Case, app: Registry) -> RuleAnswers:
 
 @rule("app")
 def nothing_declared(case: Case, app: Registry) -> RuleAnswers:
-    """The module was imported and declares no task. Perhaps it does not import the modules that do. Without this
-    finding, a check of nothing would pass."""
+    """The imported module declares no task. Perhaps it does not import the modules that declare the tasks. Without this
+    finding, a check of an empty app would pass."""
     if not case.tasks:
         yield Hit("error", "no task is declared, so nothing was checked", "import the modules that declare tasks in it")

@@ -19,8 +19,8 @@ _DEFAULT_TIMEOUT_S = task_options().policy.timeout_s
 
 @rule("task")
 def poison_never_fires(case: Case, task: TaskSpec) -> RuleAnswers:
-    """The crashes that Poison(within=…) asks for cannot all happen within its window, because each takes a lease
-    (--lease) and a restart. A worker refuses such a task."""
+    """Poison(within=…) is too short for the number of crashes that the policy asks for, because each crash takes a
+    lease (--lease) and a restart. A worker refuses such a task."""
     try:
         task.check_poison(case.assume.lease_s)
     except ConfigError as error:
@@ -35,8 +35,9 @@ def poison_never_fires(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def timeout_beyond_platform(case: Case, task: TaskSpec) -> RuleAnswers:
-    """A task may run longer than its platform permits: a Lambda function with a shorter timeout (--function), or SQS,
-    which hides a message for at most 12 hours. Its runs are cut off, and count as crashes."""
+    """A task may run longer than its platform permits. Either a Lambda function has a shorter timeout (--function). Or
+    the store is SQS, and SQS hides a message for at most 12 hours. The platform cuts off such runs, and they count as
+    crashes."""
     bounds = {"the function runs": case.assume.function_s}
     if case.engine == "sqs":
         bounds["SQS hides a message"] = preflight.VISIBILITY_MAX_S
@@ -53,9 +54,9 @@ def timeout_beyond_platform(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def timeout_cannot_end_thread(case: Case, task: TaskSpec) -> RuleAnswers:
-    """A task has a timeout, but its handler runs in a thread, which no timeout can end. The run continues, and keeps
-    its slot, until the handler returns. Handlers with ctx=True, which can check ctx.cancelled, and the default timeout
-    are not judged."""
+    """A task has a timeout, but its handler runs in a thread, and no timeout can end a thread. The run continues, and
+    occupies its slot, until the handler returns. The rule does not judge handlers with ctx=True, because they can check
+    ctx.cancelled. It also does not judge the default timeout."""
     if task.place == "thread" and not task.takes_context and task.policy.timeout_s != _DEFAULT_TIMEOUT_S:
         yield Hit(
             "warning",
@@ -67,10 +68,10 @@ def timeout_cannot_end_thread(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("queue")
 def sqs_queue(case: Case, queue: Queue) -> RuleAnswers:
-    """An SQS queue does not suit its tasks: its receive count, retention, visibility timeout, order (FIFO), dead-letter
-    queue, permitted delays, or messages in flight. Settings that a worker refuses are errors, and settings that the
-    doctor reports are warnings. With --outage and --rate, it is an error if more retries wait than SQS permits in
-    flight."""
+    """The settings of an SQS queue do not suit its tasks. The rule checks the receive count, retention, visibility
+    timeout, order (FIFO), dead-letter queue, permitted delays, and messages in flight. A setting that a worker refuses
+    is an error. A setting that the doctor reports is a warning. With --outage and --rate, it is an error if more
+    retries wait than SQS permits in flight."""
     if case.engine != "sqs":
         return
     facts = case.facts.queues.get(queue.name)

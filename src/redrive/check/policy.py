@@ -35,9 +35,10 @@ def _own(retry: Retry) -> dict[str, Preview]:
 
 @rule("task")
 def short_horizon(case: Case, task: TaskSpec) -> RuleAnswers:
-    """The retries of a task end before an outage of the length of --outage ends, so its messages die in it. It is an
-    error if no message can survive, and a warning if about half can. Two kinds of task are not judged: a task without
-    retries, and a task whose dependency's breaker opens in time, because an open breaker spends no attempts."""
+    """The retries of a task end earlier than an outage of the length --outage. So messages of the task die during such
+    an outage. It is an error if no message can survive, and a warning if about half of the messages can. The rule does
+    not judge a task without retries. It also does not judge a task whose dependency's breaker opens in time, because an
+    open breaker spends no attempts."""
     outage_s, retry = case.assume.outage_s, task.policy.retry
     if outage_s is None:
         yield Unclear("how long an outage lasts: --outage")
@@ -113,8 +114,8 @@ def _opens_s(breaker: Breaker, firsts: float, retries: float) -> float:
 
 @rule("task")
 def attempts_never_happen(case: Case, task: TaskSpec) -> RuleAnswers:
-    """Some attempts that a task declares never happen: its max_elapsed, or the deadline of --deadline, ends the retries
-    first. Presets, and a max_attempts left at its default, are not judged."""
+    """A task declares attempts that never happen: its max_elapsed, or the deadline of --deadline, ends the retries
+    first. Presets are not judged. A max_attempts left at its default is not judged either."""
     deadline_s = case.assume.deadline_s
     for key, shown in _own(task.policy.retry).items():
         declared = shown.chosen.max_attempts
@@ -136,8 +137,8 @@ def attempts_never_happen(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def cap_never_reached(case: Case, task: TaskSpec) -> RuleAnswers:
-    """The cap of a backoff is never reached, because the retries end before the delay has grown to it. The cap looks
-    important and has no effect. Presets, and a cap left at its default, are not judged."""
+    """The delay of a backoff never grows to the backoff's cap, because the retries end first. The cap looks important
+    and has no effect. Presets are not judged. A cap left at its default is not judged either."""
     for key, shown in _own(task.policy.retry).items():
         backoff = shown.chosen.backoff
         if not shown.steps or backoff.cap in (Backoff().cap, YEAR_S) or backoff.fn is not None:
@@ -187,8 +188,8 @@ def _at_once(backoff: Backoff, rate: float) -> int:
 
 @rule("task")
 def retry_amplification(case: Case, task: TaskSpec) -> RuleAnswers:
-    """One message that keeps failing makes more than 200 calls in all: its attempts, the attempts of each automatic
-    redrive, and those of the tasks that its deaths enqueue (on_dead)."""
+    """One message that keeps failing makes more than 200 calls in all. The rule adds up the attempts of the message,
+    the attempts of each automatic redrive, and the attempts of the tasks that its deaths enqueue (on_dead)."""
     calls, parts, seen, one, times = 0, [], set[str](), task, 1
     while one.name not in seen:
         seen.add(one.name)
@@ -213,8 +214,8 @@ def retry_amplification(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def retry_after_beyond_horizon(case: Case, task: TaskSpec) -> RuleAnswers:
-    """A dependency asks for a longer wait than the retries last (Retry-After; from --retry-after or --url). A message
-    that obeys it dies, though nothing is wrong with it."""
+    """A dependency asks for a longer wait (Retry-After) than the retries of the task last. The length of this wait
+    comes from --retry-after or --url. A message that waits that long dies, though nothing is wrong with the message."""
     asked_s = case.retry_after_s(task)
     if asked_s is None:
         if case.dependency_of(task) is not None:
@@ -235,8 +236,8 @@ def retry_after_beyond_horizon(case: Case, task: TaskSpec) -> RuleAnswers:
 
 @rule("task")
 def retry_after_cut(case: Case, task: TaskSpec) -> RuleAnswers:
-    """A dependency asks for a wait (Retry-After) above the policy's max_retry_after. Messages come back too early, and
-    are put off again."""
+    """A dependency asks for a wait (Retry-After) that is longer than the policy's max_retry_after. So messages are
+    retried too early, and the dependency refuses them again."""
     asked_s, most_s = case.retry_after_s(task), task.policy.retry.max_retry_after_s
     if asked_s is not None and asked_s > most_s:
         yield Hit(

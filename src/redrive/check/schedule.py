@@ -23,8 +23,8 @@ def period_s(times: Cron | Every) -> float:
 
 @rule("schedule")
 def schedule_faster_than_run(case: Case, schedule: Schedule) -> RuleAnswers:
-    """A schedule ticks before the run of its last tick has ended, so runs overlap, or with key= ticks are skipped. It
-    is an error if more runs overlap than the fleet has slots."""
+    """A schedule ticks before the run of its last tick has ended. So runs overlap. If the schedule has key=, ticks are
+    skipped instead. It is an error if more runs overlap than the fleet has slots."""
     every_s, run_s = period_s(schedule.times), case.run_s(schedule.task)
     if run_s is None:
         if schedule.task.policy.timeout_s > every_s:
