@@ -1,7 +1,7 @@
 """Tests in turn: some in every run, all of them in `make soak`.
 
 Three kinds take turns: the cases of a test marked `turns(of)`, one in so many; the tests that `tests/data/dear.txt`
-names, one in twelve of each folder's; and, of the other tests whose cases differ by engine, the cases of one engine.
+names, one in fifteen of each folder's; and, of the other tests whose cases differ by engine, the cases of one engine.
 Which it is turns with the seed, and each test begins elsewhere, so that each run has some of every engine. Nothing
 takes turns in `tests/stores`, where an engine is the subject, nor in a run that asks for a file by its name.
 """
@@ -20,7 +20,7 @@ import pytest
 DEAR = Path(__file__).parents[1] / "data" / "dear.txt"  # `--cpu` prints which others cost more than these
 DEAR_S = 0.1  # of the processor, a case
 DEAR_ALL_S = 2.0  # all cases of a run
-DEAR_OF = 12
+DEAR_OF = 15
 ENGINES = {"memory", "sqlite", "postgres", "redis"}
 WHOLE = ("tests/stores/",)
 
