@@ -34,6 +34,8 @@ REDRIVE = {
     "outcomes of redriven messages": ("worker/redrive_outcome", "worker/first_runs"),
 }
 
+NO_REDRIVE = ("GroupWatch.look",)  # of `triage/`, but by the clock, and about all deaths
+
 
 class Hook:
     """The profiler hook for the package under `src`. Set it with `install` before the package is imported: threads that
@@ -87,9 +89,12 @@ class Hook:
 
     def _is_of_redrive(self, frame: Any) -> bool:
         """Whether a call within a redrive led here, and no delivery that it committed along with its own write."""
+        within = False
         while frame is not None and ".exchange." not in frame.f_code.co_qualname:
+            if frame.f_code.co_qualname.endswith(NO_REDRIVE):
+                return False
             if frame.f_code.co_filename.startswith(self._redrive):
                 self._seen.add(frame.f_code.co_filename)
-                return True
+                within = True
             frame = frame.f_back
-        return False
+        return within

@@ -126,7 +126,8 @@ def test_error_rates_percentiles_and_burn_rates_are_read_from_the_history() -> N
     app.flusher.flush()  # type: ignore[union-attr]
     assert figures(app, "error_rate") == {FigureSubject("crm", "push"): 0.5}
     assert figures(app, "error_rate", task="other") == {}
-    assert figures(app, "p95", above="1s") == {FigureSubject("crm", "push"): 0.001}
+    [(subject, p95)] = figures(app, "p95", above="1s").items()
+    assert subject == FigureSubject("crm", "push") and 0.001 <= p95 < 1  # of handlers that do nothing, on any machine
     assert figures(app, "slo_burn") == {FigureSubject(task="push"): pytest.approx(50)}
     assert figures(app, "slo_burn", above=10) == {FigureSubject(task="push"): pytest.approx(50)}
 
