@@ -25,16 +25,16 @@ DARK = "overview"  # the page that the site's home shows: in the dark theme, too
 def make(browser: Browser, home: Room, folder: Path) -> dict[str, Path]:
     """A picture of each page of the table on a seeded store with a worker, by the page's name; of one a dark one."""
     seeded = seed(home)
-    made = {page.name: folder / f"{page.name}.webp" for page in PAGES}
-    made |= {f"{DARK}-dark": folder / f"{DARK}-dark.webp"}
+    made: dict[str, Path] = {}
     with home.site_beside_a_worker() as site:
-        for scheme in ("light", "dark"):
+        for scheme, names, ending in (("light", [page.name for page in PAGES], ""), ("dark", [DARK], "-dark")):
             with tab(browser, site, color_scheme=scheme) as at:
                 at.context.add_init_script(_HIDDEN)
-                for name in (name for name in made if name.endswith("-dark") == (scheme == "dark")):
-                    shown = at.open(address(name.removesuffix("-dark"), seeded))
+                for name in names:
+                    shown = at.open(address(name, seeded))
                     shown.evaluate(_REPLACE, list(_private(home).items()))
-                    made[name].write_bytes(small(picture(shown)))
+                    path = made[f"{name}{ending}"] = folder / f"{name}{ending}.webp"
+                    path.write_bytes(small(picture(shown)))
     return made
 
 
