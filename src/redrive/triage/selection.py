@@ -238,7 +238,8 @@ class Selection:
           messages than that has no canary, and no slow start.
         - `slow_start`: begin with one a second, and double every 10 s.
         - `halve_on_failures`: halve the speed after each second in which more than a tenth failed.
-        - `stop_if`: end the run at "failed>20%" of the outcomes so far, or at "failed>100" ("never" for never).
+        - `stop_if`: end the run at "failed>20%" of the outcomes so far, or at "failed>100" ("never": only a
+          failed canary ends it).
         - `attempts`: attempts of the new life (default: the policy's). `to_queue`: another queue for all of them.
         - `delay`, `spread`: each message is due this much after its move, for `spread` a random part of it.
         - `priority`, `to_queue`, `deadline` (from the change on; 0 for none), `delay` and `spread` change what waits;
