@@ -6,6 +6,7 @@ The commands are walked through: a new one must be named here, as one that chang
 from __future__ import annotations
 
 import itertools
+import re
 import secrets
 import shlex
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from redrive.triage.auto.machine import Machine
 from redrive.triage.pauses import pause, resume, resume_group, set_width
 from redrive.triage.purge import purge
 
+ROOT = Path(__file__).parents[2]
 FP = "ab" * 8
 FP_OTHER, FP_MERGED = "cd" * 8, "ef" * 8
 TASKS = """
@@ -131,6 +133,17 @@ def test_every_command_is_known_to_change_something_or_not() -> None:
     changing = {name.partition(" --")[0] for name in COMMANDS} | IN_SQS
     assert changing & CHANGES_NOTHING == set()
     assert sorted(leaves(cli)) == sorted(changing | CHANGES_NOTHING)
+
+
+def test_the_guide_names_every_command_that_has_an_entry() -> None:
+    rows = re.findall(r"^\| (`[^|]*) \|.*\|$", (ROOT / "docs" / "howto" / "audit.md").read_text(), re.M)
+    named = set[str]()
+    for words in (re.findall(r"`([^`]+)`", row) for row in rows):
+        group = ""
+        for word in words:  # "`dlq discard`, `quarantine`": the second is of the same group
+            group, space, rest = word.partition(" ") if " " in word else (group, " ", word)
+            named.add(f"{group}{space}{rest.partition(' --')[0]}")
+    assert {name.partition(" --")[0] for name in COMMANDS} | IN_SQS <= named
 
 
 @pytest.fixture
