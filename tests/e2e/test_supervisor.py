@@ -213,10 +213,10 @@ def test_a_store_that_does_not_answer_kills_no_child(place: Place) -> None:
 def test_a_parent_that_stood_still_with_its_children_kills_none(place: Place) -> None:
     """A machine that was paused, or Ctrl-Z: the parent may go on before its children do."""
     [id] = place.fill("coroutine")
-    fleet = place.start(processes=1, lease=2.0, hung_after=2.0)
+    fleet = place.start(processes=1, lease=2.0, hung_after=5.0)
     fleet.until(fleet.starts)
     os.killpg(fleet.parent.pid, signal.SIGSTOP)
-    time.sleep(3.0)
+    time.sleep(6.0)
     os.kill(fleet.parent.pid, signal.SIGCONT)
     time.sleep(1.0)
     os.killpg(fleet.parent.pid, signal.SIGCONT)

@@ -51,6 +51,12 @@ def ask(queue: str = "default") -> ClaimRequest:
     return ClaimRequest(queue, 1, LONG_MS)
 
 
+def listening(store: RedisStore) -> int:
+    """How many threads of the store are subscribed: what is put before that is not announced to them."""
+    with store._wake._lock:
+        return sum(bool(waiter._channels) for waiter in store._wake._waiters)
+
+
 class Waiting:
     """A thread that waits again and again; `woken` counts its returns."""
 
@@ -75,8 +81,9 @@ class Waiting:
             time.sleep(0.002)
 
     def __enter__(self) -> Waiting:
+        others = listening(self._store)
         self._thread.start()
-        time.sleep(0.1)  # it waits by now, or the assertions below only prove less
+        self.until(lambda: listening(self._store) > others)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -219,8 +226,11 @@ def test_a_wait_goes_on_listening_when_its_connection_is_killed(
     other = open_store(redis_server)
     with Waiting(store) as waiting:
         for _ in range(5):
+            waiting.until(lambda: listening(store))
+            before = waiting.woken
             redis_server.command("CLIENT", "KILL", "TYPE", "pubsub")
-            time.sleep(0.05)
+            waiting.until(lambda before=before: waiting.woken > before)  # type: ignore[misc]
+            waiting.until(lambda: listening(store))
             before = waiting.woken
             other.put([later()])
             waiting.until(lambda before=before: waiting.woken > before)  # type: ignore[misc]
@@ -233,7 +243,7 @@ def test_a_wait_goes_on_listening_when_the_server_comes_back(fragile: RedisServe
         time.sleep(0.1)
         fragile.start()
         other.put([Draft(task="t", queue="any")])
-        time.sleep(0.3)
+        waiting.until(lambda: listening(store))
         before = waiting.woken
         other.put([later()])
         waiting.until(lambda: waiting.woken > before)
