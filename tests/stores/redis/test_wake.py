@@ -226,11 +226,11 @@ def test_a_wait_goes_on_listening_when_its_connection_is_killed(
     other = open_store(redis_server)
     with Waiting(store) as waiting:
         for _ in range(5):
-            waiting.until(lambda: listening(store))
+            waiting.until(lambda: listening(store) > 0)
             before = waiting.woken
             redis_server.command("CLIENT", "KILL", "TYPE", "pubsub")
             waiting.until(lambda before=before: waiting.woken > before)  # type: ignore[misc]
-            waiting.until(lambda: listening(store))
+            waiting.until(lambda: listening(store) > 0)
             before = waiting.woken
             other.put([later()])
             waiting.until(lambda before=before: waiting.woken > before)  # type: ignore[misc]
@@ -239,11 +239,12 @@ def test_a_wait_goes_on_listening_when_its_connection_is_killed(
 def test_a_wait_goes_on_listening_when_the_server_comes_back(fragile: RedisServer, open_store: Open) -> None:
     store, other = open_store(fragile), open_store(fragile)
     with Waiting(store) as waiting:
+        before = waiting.woken
         fragile.kill()
-        time.sleep(0.1)
+        waiting.until(lambda: waiting.woken > before)
         fragile.start()
         other.put([Draft(task="t", queue="any")])
-        waiting.until(lambda: listening(store))
+        waiting.until(lambda: listening(store) > 0)
         before = waiting.woken
         other.put([later()])
         waiting.until(lambda: waiting.woken > before)
