@@ -425,11 +425,18 @@ def test_a_password_in_the_url_is_used_and_not_told(deliver: Deliver) -> None:
 
 def test_the_same_delivery_does_not_run_twice_at_once(deliver: Deliver) -> None:
     deliver.write([1, 2])
-    with Endpoint(lambda request: Answer(delay_s=3)) as endpoint:
-        first = deliver.start(endpoint.url)
+    refused = threading.Event()  # the first is under way until the second has ended
+
+    def answer(request: Request) -> Answer:
+        refused.wait(60)
+        return Answer()
+
+    with Endpoint(answer) as endpoint:
+        first = deliver.start(endpoint.url, "--timeout", "2m")
         endpoint.wait_for(2)
         second = deliver(endpoint.url)
-        first.communicate(timeout=20)
+        refused.set()
+        first.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (0, 4)
     assert b"runs already" in second.stderr
     assert len(endpoint.requests) == 2
