@@ -20,6 +20,7 @@ from .faults import Faults
 from .messages import SqsError
 
 HOST = "127.0.0.1"
+ACCEPTS = 5  # turns of the event loop until an accepted connection has its task
 ENDS = 20  # attempts to cancel the calls that are in progress
 POLL_CAP_S = 0.2  # the longest long poll in real seconds, if the clock is a test's
 SWEEP_S = 0.005  # real seconds between two reads of a test's clock in a long poll
@@ -101,6 +102,8 @@ class SqsServer:
         self._started.set()
         async with server:
             await self._stop.wait()
+        for _ in range(ACCEPTS):  # a connection that was just accepted gets a task, which closes it
+            await asyncio.sleep(0)
         for _ in range(ENDS):  # a poll that times out at this moment swallows one cancellation
             left = asyncio.all_tasks() - {asyncio.current_task()}
             if not left:
