@@ -1,4 +1,5 @@
-"""The prices of AWS that `redrive cost` uses, in US East (N. Virginia), without free tiers. They are AWS's to change.
+"""The prices of AWS that `redrive cost` uses, in US East (N. Virginia). They are AWS's to change. Of
+the free tiers, only that of SQS is here.
 
 As read in November 2026, from the sources beside them; AWS's own lists rule: aws.amazon.com/SERVICE/pricing.
 """
