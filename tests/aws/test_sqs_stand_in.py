@@ -5,7 +5,11 @@ A difference is expected, not skipped: where an emulator begins to do it right, 
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
+import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
@@ -13,6 +17,9 @@ from uuid import uuid4
 import pytest
 from botocore.exceptions import ClientError
 from tests.support.aws.places import Stand, client
+
+from redrive.testing.sqs import SqsServer
+from redrive.testing.sqs.server import HOST
 
 MINISTACK = {  # what ministack does otherwise, as AWS-side facts say SQS does it
     "a delay of more than 900 s is refused": "it takes any",
@@ -398,3 +405,15 @@ class TestOnlyTheStandIn:
             with pytest.raises(Exception, match=r"[Cc]onnection"):
                 send(sqs, url, "x")
             assert bodies(receive(sqs, url)) == left
+
+    def test_its_end_closes_what_it_has_only_begun_to_accept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """asyncio loses a connection that it accepts while its server closes, or whose task has not begun."""
+        unclosed: list[object] = []
+        monkeypatch.setattr(sys, "unraisablehook", lambda said: unclosed.append(said.exc_value))
+        for _ in range(10):
+            with contextlib.ExitStack() as callers, SqsServer() as server:  # the server ends first
+                port = int(server.url.rpartition(":")[2])
+                for _ in range(3):
+                    callers.enter_context(socket.create_connection((HOST, port)))
+        gc.collect()
+        assert unclosed == []

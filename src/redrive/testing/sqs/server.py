@@ -20,7 +20,6 @@ from .faults import Faults
 from .messages import SqsError
 
 HOST = "127.0.0.1"
-ACCEPTS = 5  # turns of the event loop until an accepted connection has its task
 ENDS = 20  # attempts to cancel the calls that are in progress
 POLL_CAP_S = 0.2  # the longest long poll in real seconds, if the clock is a test's
 SWEEP_S = 0.005  # real seconds between two reads of a test's clock in a long poll
@@ -66,6 +65,7 @@ class SqsServer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._stop: asyncio.Event | None = None
+        self._connections: set[asyncio.Task[None]] = set()
         self._news: dict[str, asyncio.Event] = {}  # by queue: set when one of its messages may have become visible
         self.url = ""
         self.account: Account
@@ -91,7 +91,7 @@ class SqsServer:
     async def _serve(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         try:
-            server = await asyncio.start_server(self._connection, HOST, self._port, limit=4 * 1024 * 1024)
+            server = await asyncio.start_server(self._accepted, HOST, self._port, limit=4 * 1024 * 1024)
         except OSError as error:
             self._failed = error
             self._started.set()
@@ -102,16 +102,27 @@ class SqsServer:
         self._started.set()
         async with server:
             await self._stop.wait()
-        for _ in range(ACCEPTS):  # a connection that was just accepted gets a task, which closes it
-            await asyncio.sleep(0)
+            for socket in server.sockets:  # a server that closes loses a connection which it has only begun to accept
+                self._loop.remove_reader(socket.fileno())
+            await self._end()
+
+    async def _end(self) -> None:
+        """End all connections, and those that are being accepted once they are connections."""
         for _ in range(ENDS):  # a poll that times out at this moment swallows one cancellation
             left = asyncio.all_tasks() - {asyncio.current_task()}
             if not left:
                 break
-            for task in left:
+            for task in left & self._connections:
                 task.cancel()
             await asyncio.wait(left, timeout=0.05)
         await asyncio.sleep(0)  # lets the connections close before the loop does
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a connection, and close it even if its task is cancelled before it begins."""
+        task = asyncio.create_task(self._connection(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.close())
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -127,8 +138,6 @@ class SqsServer:
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
-        finally:
-            writer.close()
 
     async def _answer(self, action: str, body: bytes) -> bytes | None:
         """Carry out a call; return the body of its answer, or None to break the connection."""
