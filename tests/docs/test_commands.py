@@ -9,21 +9,21 @@ from tests.docs.pages import ROOT, pages
 
 from redrive.program.main import cli
 
-# A span of code, or a line that is typed. Options, arguments and placeholders are not small letters alone.
-_NAMED = re.compile(r"(?:`|^\$ )redrive (?P<words>[a-z][a-z -]*)", re.M)
+_NAMED = re.compile(r"`redrive\s(?P<span>[^`]+)`|^\$ redrive (?P<typed>.+)$", re.M)
+_COMMAND = re.compile(r"[a-z][a-z-]*")  # options, arguments and placeholders are not small letters alone
 TEXTS = [path for path in sorted((ROOT / "src" / "redrive").glob("**/*")) if path.suffix in (".py", ".html", ".toml")]
 
 
 def missing(text: str) -> set[str]:
     """The commands that a text names and that do not exist."""
-    return {found for match in _NAMED.finditer(text) if (found := unknown(match["words"].split()))}
+    return {found for match in _NAMED.finditer(text) if (found := unknown((match["span"] or match["typed"]).split()))}
 
 
 def unknown(words: list[str]) -> str:
     """The words up to the one that its group has no command for; empty if all have."""
     group: click.Command = cli
     for at, word in enumerate(words):
-        if word.startswith("-") or not isinstance(group, click.Group):
+        if not _COMMAND.fullmatch(word) or not isinstance(group, click.Group):
             return ""
         found = group.get_command(click.Context(group), word)
         if found is None:
@@ -46,3 +46,4 @@ def test_a_command_that_is_missing_is_found() -> None:
         "workers hung",
         "wrk",
     }
+    assert missing("`redrive store\nsql` and `redrive store\nseal`, `redrive GROUP`") == {"store seal"}
