@@ -31,7 +31,7 @@ from redrive.stores.sqlite.store import SqliteStore
 # One run of the demo serves all tests of its ledger; on a busy machine it takes minutes.
 pytestmark = [pytest.mark.xdist_group("demo"), pytest.mark.timeout(330)]
 PATIENCE_S = 300
-BUSY = 400  # a machine that cannot send more in the outage without a breaker (it is about 900) has little to spare
+SLOW = 400  # requests in the outage without a breaker: about 900, but a busy machine sends only some hundred
 DRAW = Path(__file__).parents[2] / "scripts" / "demo_picture.py"
 
 
@@ -93,8 +93,7 @@ def test_a_breaker_spares_an_endpoint_that_is_down_and_neither_run_loses_an_even
         assert (side["verdict"]["delivered"], side["verdict"]["dead"], side["verdict"]["problems"]) == (329, 0, [])
         assert f"{side['in_outage']:,}" in run.told
     assert without["in_outage"] > spared["in_outage"] > 0 and spared["died"] <= without["died"]
-    if without["in_outage"] > BUSY:
-        assert without["in_outage"] > 2 * spared["in_outage"]
+    assert max(without["in_outage"], SLOW) > 2 * spared["in_outage"]
 
 
 def test_the_picture_of_the_outage_is_well_formed_and_says_its_figures(run: Run) -> None:
