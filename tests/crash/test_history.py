@@ -56,6 +56,7 @@ def _hold(
         numbers = range(at, min(messages, at + 500))
         app.enqueue_many([task.using(delay=n / messages * spread_s).draft(n) for n in numbers])
     app.flusher.flush()
+    journal.touch()
     command = [sys.executable, "-m", "tests.support.history_worker", url, str(journal), str(every_s)]
     running = [subprocess.Popen(command, cwd=ROOT) for _ in range(workers)]
     killed: dict[int, float] = {}
@@ -69,7 +70,7 @@ def _hold(
         while app.store.counts("crm").dead < exact["dead"] or not _is_worked_off(app):
             time.sleep(pause_s)
             victim = rng.randrange(workers)
-            if f"{running[victim].pid} " not in (journal.read_text() if journal.exists() else ""):
+            if not any(line.startswith(f"{running[victim].pid} ") for line in journal.read_text().splitlines()):
                 continue  # on a busy machine it has only begun: if all die so early, none does anything
             running[victim].kill()
             killed[running[victim].pid] = time.time()
