@@ -74,7 +74,6 @@ def measured() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.xdist_group("house")
 def test_the_tree_keeps_below_its_ceilings(measured: Any) -> None:
     figures = {name: len(lines) for name, lines in measured["behind"].items()}
@@ -82,7 +81,6 @@ def test_the_tree_keeps_below_its_ceilings(measured: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.xdist_group("house")
 def test_what_a_message_enters_keeps_below_its_ceilings(measured: Any) -> None:
     walks = measured["walks"]

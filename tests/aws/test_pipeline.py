@@ -27,7 +27,7 @@ from redrive import App, Backoff, Reject, Retry
 from redrive.aws.cloudformation.template import Settings
 
 WITHIN_S = 120.0
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # functions start cold
+pytestmark = pytest.mark.slow
 
 
 def code() -> bytes:

@@ -31,7 +31,6 @@ def runs(page: str) -> bool:
 
 @pytest.mark.turns(5)
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", [page for page in PAGES if runs(page) and page not in JOURNEY])
 def test_every_block_of_a_page_runs_and_prints_what_the_page_shows(page: str, tmp_path: Path) -> None:
     done = run_page(page, tmp_path)
@@ -67,7 +66,6 @@ def _environment(home: Path, python: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_first_pages_run_in_an_empty_folder_from_the_built_wheel(tmp_path: Path) -> None:
     python = installed_wheel(tmp_path / "new")
     for page in JOURNEY:
@@ -77,7 +75,6 @@ def test_the_first_pages_run_in_an_empty_folder_from_the_built_wheel(tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_the_pages_for_learners_run_one_after_another_in_one_folder(tmp_path: Path) -> None:
     for page in LEARNING:
         done = run_page(page, tmp_path)

@@ -17,7 +17,6 @@ PICTURES = Path(__file__).parents[2] / "docs" / "images" / "web"
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(300)
 @pytest.mark.xdist_group("web-pictures")
 def test_pictures_of_all_pages_are_made_small(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "room").mkdir()

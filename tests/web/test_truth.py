@@ -22,7 +22,7 @@ from redrive.history.recorder import Minutes
 from redrive.history.writer import HistoryWriter
 from redrive.triage import pauses
 
-pytestmark = [pytest.mark.xdist_group("web-truth"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("web-truth")]
 expect.set_options(timeout=PATIENCE_S * 1000)
 ENGINES = [pytest.param(engine, marks=in_turn(n, 3)) for n, engine in enumerate(("sqlite", "postgres", "redis"))]
 MILLIONS, MOST = 2_000_000, 10_000
