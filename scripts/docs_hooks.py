@@ -47,6 +47,11 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     return made
 
 
+def on_page_content(html: str, **_: Any) -> str:
+    """A `|` within code in a table: GitHub wants it escaped, Python-Markdown would show the backslash."""
+    return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
+
+
 def on_post_build(config: Any) -> None:
     """Write llms.txt. Raise if a page would fetch anything from elsewhere when it is read."""
     Path(config.site_dir, "llms.txt").write_text("\n".join(llms_txt(config)) + "\n", encoding="utf-8")

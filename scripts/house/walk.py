@@ -55,8 +55,7 @@ async def walk(end: str) -> None:
 
 async def main() -> None:
     walks = {"enqueue": await rounds(enqueue)}  # in a process without a worker, as a producer is
-    # A page searches a text with a 40, an encoded @, for secrets. Ports and process ids have one by chance, this name
-    # always.
+    # A page searches a text with a 40, an encoded @, for secrets. Process ids have one by chance, this name always.
     async with app.worker(name="worker-40"):
         await quiet()
         walks["claim to settled"] = await rounds(partial(delivery, SUCCESS))

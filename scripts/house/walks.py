@@ -47,7 +47,10 @@ def _url(stack: ExitStack, engine: str) -> str:
         return "sqlite:///walk.db"
     server: Any = PostgresServer if engine == "postgres" else RedisServer
     options = {} if engine == "postgres" else {"appendonly": True}
-    return str(stack.enter_context(server(folder=memory_disk(), **options)).url)
+    while True:
+        url = str(stack.enter_context(server(folder=memory_disk(), **options)).url)
+        if "40" not in url.rpartition(":")[2]:  # a port with an encoded @ is searched for a password
+            return url
 
 
 def _entered(engine: str, child: subprocess.Popen[str], folder: Path) -> Walks:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from .events import DeliveryEvent
 from .fault import Kind
+from .message import REASONS
 
 CountKey = tuple[str, str]  # a counter and the value of its label, "" without one
 Count = tuple[CountKey, float]  # times are in ms
@@ -37,14 +38,10 @@ _BAND_OF = (0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 4)
 OTHER = "(other)"  # replaces labels from outside: tasks that the app does not declare, reasons of an override
 UNKNOWN = "unknown"
 KINDS = tuple(kind.value for kind in Kind)
-_REASONS = (
-    "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
-    "damaged",
-)  # fmt: skip
 _WORDS = {
     FAULTS: KINDS,
-    DEAD: _REASONS,
-    QUARANTINED: _REASONS,
+    DEAD: REASONS,
+    QUARANTINED: REASONS,
     CRASHES: ("signal", "exit", "hung", "timeout", "memory", "lease"),
     DEFERRAL_MS: ("breaker", "cool-down", "ramp", "budget", "limit", "concurrency", "idempotency", "pause"),
 }

@@ -10,6 +10,7 @@ from redrive import counters
 from redrive.aws.cloudwatch import NAMES, UNITS
 from redrive.counters import AFTER_RETRIES, DONE, FIRST_TRY, CountKey, bounded, counts_of
 from redrive.events import DeliveryEvent
+from redrive.message import REASONS
 from redrive.observe.tally import SHAPES
 
 
@@ -52,7 +53,7 @@ def test_a_delivery_that_ends_no_life_counts_nothing_but_its_outcome(given: Deli
 def test_words_from_outside_are_replaced_and_own_words_are_kept() -> None:
     assert bounded(("dead", "because of 7")) == ("dead", "(other)")
     assert bounded(("crashes", "because of 7")) == ("crashes", "unknown")
-    assert bounded(("dead", "damaged")) == ("dead", "damaged")
+    assert [bounded(("dead", reason))[1] for reason in REASONS] == [*REASONS]
     assert bounded(("redriven", "failed")) == ("redriven", "failed")
 
 

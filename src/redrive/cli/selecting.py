@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from ..errors import ConfigError, Misread
 from ..ids import is_id
-from ..message import Filter, Ids, Lane, Message
+from ..message import REASONS, Filter, Ids, Lane, Message
 from ..present.commands import again, command, completed, corrected, onward, program, typed
 from ..present.failure import DONE, FAILED, PARTIAL, REASON, REFUSED, USAGE, Failure
 from ..present.holds import holds_text
@@ -23,7 +23,7 @@ from ..triage.actions import ActionResult
 from ..triage.lanes import at_rest
 from ..triage.lookup import message_ids, run_ids
 from ..triage.select.parser import parse
-from ..triage.select.terms import ALL, REASONS, Node, as_node, both
+from ..triage.select.terms import ALL, Node, as_node, both
 from ..triage.selection import Selection
 from .opening import OpenedStore
 from .terminal.nothing import Here

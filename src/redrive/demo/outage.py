@@ -74,7 +74,7 @@ class OneRun:
     def __init__(self, folder: Path, breaker: Breaker | None, stack: contextlib.ExitStack) -> None:
         self.name = "without" if breaker is None else "with"
         self.requests: list[SentRequest] = []
-        self.deaths_ms: list[int] = []
+        self.deaths_ms: dict[str, int] = {}  # the first death of each message that died
         self._breaker = breaker
         self._log, self._sent, self._fates = (
             folder / f"{self.name}-{what}.jsonl" for what in ("endpoint", "sent", "fates")
@@ -93,7 +93,7 @@ class OneRun:
             in_outage=sum(begin_ms <= request.at_ms < end_ms for request in self.requests),
             died=len(self.deaths_ms),
             requests=[SentRequest(r.at_ms - began_ms, r.redriven) for r in self.requests],
-            deaths_ms=[at_ms - began_ms for at_ms in self.deaths_ms],
+            deaths_ms=[at_ms - began_ms for at_ms in self.deaths_ms.values()],
             took_s=round((self.requests[-1].at_ms - began_ms) / 1000, 1),
             verdict=proved(self._url, self._log, self._sent, self._fates, QUEUE),
         )
@@ -117,7 +117,7 @@ class OneRun:
                     async with app.worker({QUEUE: CONCURRENCY}, grace=2.0, name=QUEUE):
                         await self._arrive(store, app.tasks[next(iter(app.tasks))].name)
                         await self._wait(store)
-                        if self.deaths_ms:
+                        while (await asyncio.to_thread(store.counts, QUEUE)).dead:
                             await self._wait(store, await asyncio.to_thread(_redrive, store))
         finally:
             store.close()
@@ -141,7 +141,9 @@ class OneRun:
             await asyncio.sleep(LOOK_S)
 
     def _observe(self, events: Sequence[Event]) -> None:
-        self.deaths_ms += [e.at_ms for e in events if isinstance(e, DeliveryEvent) and e.outcome == "dead"]
+        for event in events:
+            if isinstance(event, DeliveryEvent) and event.outcome == "dead":
+                self.deaths_ms.setdefault(event.id, event.at_ms)
 
 
 class Timed(Poster):

@@ -24,6 +24,10 @@ SEALED = "sealed+"  # prefix of the content of a message with an encrypted body
 ENVELOPE = b"\xd7rd1"  # prefix of encrypted bytes
 HELD = "held"  # reason of a dead message that is held for a person: its policy says so once its retries are used up
 DAMAGED = "damaged"  # reason of a message quarantined because its row is unreadable
+REASONS = (  # why redrive itself lets a message die or quarantines it; an override may say other words
+    "exhausted", "permanent", "elapsed", HELD, "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
+    "tampered", DAMAGED, "poison",
+)  # fmt: skip
 UNWATCHED = "@-"  # in the field `run`, after the id of a run that does not await what becomes of the message
 AFTER = "@"  # in the field `run`, between the id of a run that made the message due and the attempts that it had
 FAULTS_KEPT_EACH_END = 10  # from each end of a message's history so many faults are kept

@@ -173,7 +173,8 @@ def _mend_schema(text: str) -> str:
         if not PUBLISHED:  # as the documents say: scripts/index_notes
             return f"git pull && {sys.executable} -m pip install .   (in your clone of redrive)"
         return f"{sys.executable} -m pip install --upgrade redrive"
-    return f"{program()} store {'sql' if 'store upgrade' not in text and 'store sql' in text else 'upgrade'}"
+    printed = None if "store upgrade" in text else re.search(r"`redrive (store sql[^`]*)`", text)
+    return f"{program()} {printed[1] if printed else 'store upgrade'}"
 
 
 def _mend(what: str) -> str | None:

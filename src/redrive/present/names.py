@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from ..errors import ConfigError
+from ..message import REASONS
 from ..registry import Registry
 from ..store import Store
-from ..triage.select.terms import ARGS, FIELDS, HEADER, REASONS, exactly
+from ..triage.select.terms import ARGS, FIELDS, HEADER, exactly
 
 NAMES_MAX = 200  # the most names of each kind
 PLANS_MAX = 20  # the most plans, as each takes a read

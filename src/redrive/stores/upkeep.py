@@ -16,21 +16,26 @@ class Upgraded(NamedTuple):
     after: int
 
 
-def ddl(url: str) -> str:
+def ddl(url: str, since: int = 0) -> str:
     """Return the DDL of the schema for a store URL, for a person with the rights to run it. Does not connect.
 
-    Raises Unsupported for a store without a schema, ConfigError for an invalid URL.
+    It creates the schema, or upgrades one that is at version `since`. Raises Unsupported for a store without a schema
+    and for the upgrade of an SQLite file, ConfigError for an invalid URL or version.
     """
     match engine_of(url):
         case "sqlite":
             from .sqlite.schema import ddl as of_sqlite
 
+            if since:
+                raise Unsupported(
+                    "there is no SQL to upgrade an SQLite file; the first process that opens it does that"
+                )
             return of_sqlite()
         case "postgres":
             with driver_of("PostgreSQL", "postgres"):
                 from .postgres.schema import sql
 
-            return sql(url)
+            return sql(url, since=since)
         case engine:
             raise Unsupported(_SCHEMALESS[engine])
 

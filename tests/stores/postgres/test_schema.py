@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from tests.support.servers import PostgresServer
 
-from redrive.errors import Refused, SchemaError, StoreUnavailable
+from redrive.errors import ConfigError, Refused, SchemaError, StoreUnavailable
 from redrive.message import (
     Ack,
     ClaimRequest,
@@ -319,6 +319,25 @@ def test_what_is_printed_for_an_administrator_is_what_opening_makes(
     assert shape(link, schema) == by_hand
     assert upgrade(made) == (migrations(statements())[-1].number,) * 2
     assert sql(made, since=migrations(statements())[-1].number).count("begin;") == 0
+
+
+def test_what_is_printed_for_an_upgrade_is_what_an_upgrade_makes(link: Session, open_link: Open, schema: str) -> None:
+    known = migrations(statements())
+    for since in (step.number for step in known[:-1]):
+        earlier = {name: part for name, part in statements().items() if name.startswith("migration_")}
+        open_schema(link, {name: part for name, part in earlier.items() if int(name[10:]) <= since})
+        with pytest.raises(SchemaError, match=f"at version {since}, .*`redrive store sql --from-version {since}`"):
+            open_schema(open_link("migrate=off"))
+        link.run(lambda c, since=since: c.execute(sql(f"postgresql://h/d?schema={schema}", since=since)))
+        assert version_of(link).number == known[-1].number
+        by_hand = shape(link, schema)
+        link.run(lambda c: c.execute(f"drop schema {schema} cascade"))
+        open_schema(link)
+        assert shape(link, schema) == by_hand
+        link.run(lambda c: c.execute(f"drop schema {schema} cascade"))
+    for since in (1, known[-1].number + 1):
+        with pytest.raises(ConfigError, match=rf"from schema {since}; .*{known[0].number} to {known[-1].number}"):
+            sql("postgresql://h/d", since=since)
 
 
 def test_a_worker_needs_no_more_rights_than_are_printed(

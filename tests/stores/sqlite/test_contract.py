@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -370,6 +371,8 @@ def in_child(work: Callable[[], object]) -> int:
         try:
             work()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
             os._exit(code)
     return pid
@@ -424,7 +427,7 @@ def test_a_fork_beside_a_busy_thread_gives_the_child_a_working_store(store: Sqli
     stop = threading.Event()
 
     def put_on() -> None:
-        while not stop.is_set():
+        while not stop.wait(0.002):  # without a pause it can keep the child from the file's lock for a whole timeout
             store.put([draft(queue="busy")])
             store.counts()
 

@@ -9,7 +9,8 @@ import pytest
 from tests.support.storefront import Shop, filled, shop  # noqa: F401
 
 from redrive.audit.log import Audit
-from redrive.present.failure import USAGE
+from redrive.errors import SchemaError
+from redrive.present.failure import REFUSED, USAGE, failure_of
 from redrive.program.main import cli
 
 
@@ -120,3 +121,16 @@ def test_reading_what_is_empty_is_no_failure(shop: Shop) -> None:
     assert (said.code, said.out) == (0, "[]\n") and "nothing is dead in sqlite:///work.db" in said.err
     said = shop("dlq", "retry", "--all", "-o", "json")
     assert (said.code, said.out) == (1, "") and said.three[0].endswith("nothing is dead in sqlite:///work.db")
+
+
+@pytest.mark.parametrize("printed", ["store sql", "store sql --from-version 9"])
+def test_the_failure_of_an_old_schema_ends_with_the_command_that_its_error_names(printed: str) -> None:
+    refused = SchemaError(
+        f"db: permission denied for schema jobs; let somebody who may run what `redrive {printed}` prints"
+    )
+    assert failure_of(refused).next.endswith(f" {printed}")
+
+
+def test_an_upgrade_of_an_sqlite_file_has_no_sql(shop: Shop) -> None:
+    said = shop("store", "sql", "--from-version", "6")
+    assert said.code == REFUSED and said.three[0] == "there is no SQL to upgrade an SQLite file"

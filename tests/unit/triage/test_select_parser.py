@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive.errors import ConfigError, SelectorError
+from redrive.message import REASONS
 from redrive.triage.select.parser import DEPTH_MAX, LENGTH_MAX, parse
-from redrive.triage.select.terms import FIELDS, REASONS, Node, Pattern
+from redrive.triage.select.terms import FIELDS, Node, Pattern
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=6)
 FREE = (

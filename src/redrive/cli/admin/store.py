@@ -133,15 +133,18 @@ def info(opened: OpenedStore, out: Output) -> None:
 @click.argument("url_argument", required=False, metavar="[URL]")
 @url_option
 @app_option
-def sql(url_argument: str | None, url: str | None, app: str | None) -> None:
-    """Print the SQL that creates the store's schema, for a person who may run it. Connects to nothing.
+@click.option(
+    "--from-version", "since", type=click.IntRange(0), default=0, help="upgrade a schema of this version [0: create it]"
+)
+def sql(url_argument: str | None, url: str | None, app: str | None, since: int) -> None:
+    """Print the SQL that creates or upgrades the store's schema, for a person who may run it. Connects to nothing.
 
     It begins with the rights that workers need, which are fewer. If you run it by hand, `migrate=off` in the URL keeps
     workers from trying.
     """
     from ...stores.upkeep import ddl
 
-    click.echo(ddl(_url(url_argument, url, app)), nl=False)
+    click.echo(ddl(_url(url_argument, url, app), since), nl=False)
 
 
 @store.command()

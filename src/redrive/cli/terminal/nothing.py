@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ...errors import Unsupported, near_miss
-from ...message import RESTING, Filter, Lane
+from ...message import REASONS, RESTING, Filter, Lane
 from ...present.commands import command, corrected, onward
 from ...present.failure import FAILED, USAGE, Failure
 from ...present.names import queue_names
-from ...triage.select.terms import REASONS, And, Node, Or, Pattern, Term, as_node, hint
+from ...triage.select.terms import And, Node, Or, Pattern, Term, as_node, hint
 from ...triage.selection import Selection
 from .stderr import note
 

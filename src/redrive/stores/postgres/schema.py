@@ -18,7 +18,7 @@ import psycopg
 from msgspec import Struct
 
 from ...chance import uniform
-from ...errors import ReadOnly, SchemaError, StoreUnavailable
+from ...errors import ConfigError, ReadOnly, SchemaError, StoreUnavailable
 from .connection import Connection, open_error, store_error
 from .session import Session
 from .url import PostgresUrl, parse
@@ -108,9 +108,17 @@ def version(url: str) -> int:
 
 
 def sql(url: str, *, since: int = 0) -> str:
-    """Return the DDL for an empty database, or one at version `since`, for an administrator to run."""
+    """Return the DDL for an empty database, or one at version `since`, for an administrator to run.
+
+    Raises ConfigError for a version that this redrive does not upgrade.
+    """
     schema = parse(url).schema
     known = migrations(statements())
+    if since and since not in [m.number for m in known]:
+        raise ConfigError(
+            f"there is no SQL to upgrade from schema {since}; this redrive upgrades schemas {known[0].number} to "
+            f"{known[-1].number}, and `redrive store info` names the version of yours"
+        )
     head = f"-- redrive: schema {schema!r}, from version {since} to {known[-1].number}. A worker needs no more than:\n"
     head += "".join(f"--   {line}\n" for line in _GRANTS.replace("{s}", schema).splitlines())
     head += "-- Who only looks at it (queue list, dlq list, job show, store doctor) needs no more than:\n"
@@ -173,7 +181,7 @@ def _usable(link: Session, at: Version, known: int) -> Version:
         has = f"is at version {at.number}" if at.number else "has no tables of redrive"
         raise SchemaError(
             f"{where} {has}, this redrive needs {known}, and migrate=off; run `redrive store upgrade`, or "
-            "`redrive store sql` for somebody who may"
+            f"`{_printed(at)}` for somebody who may"
         )
     if at.compatible_from > known:
         raise SchemaError(
@@ -181,6 +189,11 @@ def _usable(link: Session, at: Version, known: int) -> Version:
             f"knows {known}: upgrade redrive"
         )
     return at
+
+
+def _printed(at: Version) -> str:
+    """Return the command that prints the SQL which brings a schema of this version up to date."""
+    return "redrive store sql" + (f" --from-version {at.number}" if at.number else "")
 
 
 def _migrate(link: Session, known: list[Migration]) -> Version:
@@ -205,8 +218,8 @@ def _migrate(link: Session, known: list[Migration]) -> Version:
                 ) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise SchemaError(
-                f"{link.where}: {' '.join(str(error).split())}; let somebody who may run what `redrive store sql` "
-                "prints"
+                f"{link.where}: {' '.join(str(error).split())}; let somebody who may run what "
+                f"`{_printed(version_of(link))}` prints"
             ) from error
         except psycopg.Error as error:
             tries += 1

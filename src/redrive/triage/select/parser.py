@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn
 
 from ...duration import milliseconds, parse_time
 from ...errors import SelectorError, near_miss
-from ...message import Lane, is_label_name
+from ...message import REASONS, Lane, is_label_name
 from .terms import (
     ALL,
     ARGS,
@@ -26,7 +26,6 @@ from .terms import (
     JOINS,
     LANE_NAMES,
     NUMBERS,
-    REASONS,
     TIMES,
     WORD,
     Age,

@@ -10,12 +10,8 @@ from msgspec import Struct
 
 from ...duration import rfc3339
 from ...errors import near_miss
-from ...message import RESTING, Filter, Lane
+from ...message import REASONS, RESTING, Filter, Lane
 
-REASONS = (
-    "exhausted", "permanent", "elapsed", "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
-    "held",
-)  # fmt: skip
 TEXTS = (
     "task", "queue", "error", "reason", "fingerprint", "key", "group", "batch", "step", "label", "id", "text",
     "correlation", "trace", "worker", "host",
