@@ -16,7 +16,12 @@ from typing import Any
 APART = {
     "how a worker waits for messages": ("Store.wait",),
     "how a waiting worker is woken": ("Store.nudge",),
-    "periodic services of a worker": ("Services.look", "Carrying.look"),
+    "periodic services of a worker, and the comparison of an SQLite file's clock with the machine's": (
+        "Services.look",
+        "Carrying.look",
+        "StoreClock._mark_in",
+        "HeldClock.sync",
+    ),
     "renewal of leases, and signs of life": (
         "Leases.beat",
         "LeaseRenewals.beat",

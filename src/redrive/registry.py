@@ -343,6 +343,11 @@ class Registry:
         """The queues that the app declares, or its tasks and schedules name."""
         return {t.queue for t in self.tasks.values()} | {s.queue for s in self.schedules.values()} | set(self.queues)
 
+    @property
+    def gathers(self) -> dict[str, int]:
+        """The most messages that one call gathers, for each queue with a task that gathers."""
+        return dict(sorted((task.queue, task.gather) for task in self.tasks.values() if task.gather is not None))
+
     def queues_of(self, queues: Sequence[str] | Mapping[str, int] | None) -> list[Queue]:
         """Return the queues that a worker works for these names; without names, those of all tasks and schedules.
         Raises ConfigError."""

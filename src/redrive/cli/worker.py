@@ -48,7 +48,7 @@ from .terminal.warnings import tell_warnings
 @click.option("--processes", metavar="N", help="worker processes (default: 1) [REDRIVE_PROCESSES]")
 @click.option("--concurrency", metavar="N", help="messages at once per process, over all queues [REDRIVE_CONCURRENCY]")
 @click.option(
-    "--prefetch", metavar="N", help="messages claimed ahead per queue (default: its concurrency) [REDRIVE_PREFETCH]"
+    "--prefetch", metavar="N", help="messages claimed ahead per process (default: its concurrency) [REDRIVE_PREFETCH]"
 )
 @click.option(
     "--lease", metavar="DURATION", help="how long a claim holds unless renewed (default: 30s) [REDRIVE_LEASE]"

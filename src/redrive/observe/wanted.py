@@ -81,8 +81,10 @@ def _concurrency(queue: str, app: Registry | None, workers: Sequence[WorkerInfo]
     limits = [each.concurrency for info in workers if not info.gone for each in info.queues if each.name == queue]
     if limits:
         return max(limits)
-    declared = None if app is None else app.queues.get(queue)
-    return DEFAULT_CONCURRENCY if declared is None else declared.concurrency
+    if app is None:
+        return DEFAULT_CONCURRENCY
+    (declared,) = app.queues_of([queue])
+    return declared.concurrency * app.gathers.get(queue, 1)
 
 
 assert WINDOW_MS % FIVES.slot_ms == 0  # so that the window consists of whole slots of the histograms

@@ -94,8 +94,7 @@ class Worker:
         self._newer = Newer(store, app.tasks, lambda: self._in_flight.all(), left, burst=burst)
         ended = None if self._flow is None else self._flow.left
         held = self._in_flight = InFlightExecutions(self._worker_queues, self._slots, ended)
-        gathers = sorted((task.gather, task.queue) for task in app.tasks.values() if task.gather is not None)
-        gather = self._gather = {queue: most for most, queue in gathers}  # the most for each queue
+        gather = self._gather = app.gathers
         self._capacity = Capacity(queues, self._total, prefetch, store.traits.batch_max, self._claims, left, gather)
         self._hangs = Hangs(held, limits, lambda: self._executors.tasks.turned_s, lease_s)
         self._presence = WorkerPresence(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import App
-from redrive.observe.wanted import Load, read_wanted, wanted_workers
+from redrive.observe.wanted import Load, _concurrency, read_wanted, wanted_workers
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
@@ -60,3 +60,25 @@ def test_it_reads_arrivals_and_service_time_from_the_history_and_room_from_the_a
     assert read_wanted(app.store, app, app.store.counts_by_queue(), ()) == {"crm": 1}
     clock.advance("1h")
     assert read_wanted(app.store, app, {}, ()) == {"crm": 0}
+
+
+def test_without_a_worker_the_room_is_what_a_worker_would_report() -> None:
+    app = App(store=MemoryStore())
+    app.queue("crm", concurrency=2)
+
+    @app.task(name="push", queue="crm", gather=25)
+    async def push(records: list[int]) -> None: ...
+
+    @app.task(name="pull", queue="crm", gather=5)
+    async def pull(records: list[int]) -> None: ...
+
+    assert _concurrency("crm", app, ()) == 50
+    assert _concurrency("mail", app, ()) == _concurrency("mail", None, ()) == 10
+
+    async def reported() -> int:
+        async with app.worker(["crm"]):
+            while not (living := app.workers()):  # noqa: ASYNC110 - another thread reports it
+                await asyncio.sleep(0.01)
+            return _concurrency("crm", None, living)
+
+    assert asyncio.run(reported()) == 50
