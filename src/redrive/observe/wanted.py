@@ -53,6 +53,7 @@ def read_wanted(
     now_ms = store.now_ms()
     names = [name for name, day in read_names(store).items() if now_ms // 86_400_000 - day <= 1]
     wanted: dict[str, int] = {}
+    declared = _declared(app)
     for queue in sorted({*counts, *(queue for queue, _ in names)}):
         of = [name for name in names if name[0] == queue]
         enqueued = runs = timed = 0
@@ -69,22 +70,24 @@ def read_wanted(
         arrivals = max(enqueued, runs) / (WINDOW_MS / 1000)
         due = counts[queue].ready if queue in counts else 0
         service_s = sum_ms / timed / 1000 if timed else 0.0
-        concurrency = _concurrency(queue, app, workers)
+        concurrency = _concurrency(queue, declared, workers)
         load = Load(arrivals_per_s=arrivals, service_s=service_s, due=due, concurrency=concurrency)
         wanted[queue] = wanted_workers(load)
     return wanted
 
 
-def _concurrency(queue: str, app: Registry | None, workers: Sequence[WorkerInfo]) -> int:
-    """Return how many messages of the queue one worker runs at once: as living workers report, or else as the app
-    declares."""
-    limits = [each.concurrency for info in workers if not info.gone for each in info.queues if each.name == queue]
-    if limits:
-        return max(limits)
+def _declared(app: Registry | None) -> dict[str, int]:
+    """Return how many messages of each queue one worker of the app runs at once."""
     if app is None:
-        return DEFAULT_CONCURRENCY
-    (declared,) = app.queues_of([queue])
-    return declared.concurrency * app.gathers.get(queue, 1)
+        return {}
+    gathers = app.gathers
+    return {queue.name: queue.concurrency * gathers.get(queue.name, 1) for queue in app.queues_of(None)}
+
+
+def _concurrency(queue: str, declared: Mapping[str, int], workers: Sequence[WorkerInfo]) -> int:
+    """Return how many messages of the queue one worker runs at once: as living workers report, or else as declared."""
+    limits = [each.concurrency for info in workers if not info.gone for each in info.queues if each.name == queue]
+    return max(limits) if limits else declared.get(queue, DEFAULT_CONCURRENCY)
 
 
 assert WINDOW_MS % FIVES.slot_ms == 0  # so that the window consists of whole slots of the histograms

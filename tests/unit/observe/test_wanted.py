@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redrive import App
-from redrive.observe.wanted import Load, _concurrency, read_wanted, wanted_workers
+from redrive.observe.wanted import Load, _concurrency, _declared, read_wanted, wanted_workers
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 
@@ -72,13 +72,13 @@ def test_without_a_worker_the_room_is_what_a_worker_would_report() -> None:
     @app.task(name="pull", queue="crm", gather=5)
     async def pull(records: list[int]) -> None: ...
 
-    assert _concurrency("crm", app, ()) == 50
-    assert _concurrency("mail", app, ()) == _concurrency("mail", None, ()) == 10
+    assert _concurrency("crm", _declared(app), ()) == 50
+    assert _concurrency("mail", _declared(app), ()) == _concurrency("mail", _declared(None), ()) == 10
 
     async def reported() -> int:
         async with app.worker(["crm"]):
             while not (living := app.workers()):  # noqa: ASYNC110 - another thread reports it
                 await asyncio.sleep(0.01)
-            return _concurrency("crm", None, living)
+            return _concurrency("crm", _declared(None), living)
 
     assert asyncio.run(reported()) == 50
