@@ -193,7 +193,8 @@ def test_a_changed_blob_sets_its_message_aside(tmp_path: Path, monkeypatch: pyte
     app = an_app(inner, BOTH, ran, blobs=f"file://{tmp_path}/blobs")
     app.tasks["push"].enqueue(CANARY * 1000)
     (blob,) = [path for path in (tmp_path / "blobs").rglob("*") if path.is_file()]
-    blob.write_bytes(blob.read_bytes()[:-1] + b"\0")
+    *rest, last = blob.read_bytes()
+    blob.write_bytes(bytes([*rest, last ^ 1]))
     app.run_worker(burst=True)
     (message,) = app.store.peek(Lane.QUARANTINE).messages
     assert (ran, message.reason, message.faults[-1].error) == ([], "tampered", "redrive.errors.Tampered")
