@@ -16,11 +16,17 @@ from typing import Any
 APART = {
     "how a worker waits for messages": ("Store.wait",),
     "how a waiting worker is woken": ("Store.nudge",),
-    "periodic services of a worker, and the comparison of an SQLite file's clock with the machine's": (
+    "periodic services of a worker, and what a store does by the clock: compare an SQLite file's clock with the "
+    "machine's, look whether a claim floor of PostgreSQL can rise": (
         "Services.look",
         "Carrying.look",
         "StoreClock._mark_in",
         "HeldClock.sync",
+        "HeldClock._read",
+        "ClockMark.is_off",
+        "Floors._due",
+        "SentLook.send",
+        "SentLook.take",
     ),
     "renewal of leases, and signs of life": (
         "Leases.beat",

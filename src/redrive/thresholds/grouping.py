@@ -51,8 +51,11 @@ class Surroundings:
 
     @cached_property
     def _failing(self) -> frozenset[str]:
-        """The dependencies whose breakers are not closed; the breakers of single keys do not count."""
-        return frozenset(c.name for c in Controls(self._store, self._app).list(waiting=False) if c.breaker in OPEN)
+        """The dependencies whose breakers are not closed. With `per=` that is the breaker over all keys (`parent=`);
+        the breakers of single keys do not count."""
+        controls = Controls(self._store, self._app).list(waiting=False)
+        split = {c.parent: c.name for c in controls if c.parent is not None}
+        return frozenset(split.get(c.name, c.name) for c in controls if c.breaker in OPEN)
 
 
 def group_values(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from redrive import App, Draft
+from redrive import App, Breaker, Draft
 from redrive.errors import ConfigError
 from redrive.observe.alert import Alert
 from redrive.stores.memory.store import MemoryStore
@@ -148,6 +148,25 @@ def test_an_outage_is_one_alert_that_lists_its_queues_until_all_of_them_are_belo
     clock.advance("5s")
     watch.look()
     assert words(told)[3:] == [("firing", "cards")]
+
+
+def test_the_breaker_over_all_keys_is_that_of_the_dependency_and_those_of_single_keys_are_not(
+    app: App, clock: ManualClock, pile: Callable[..., None]
+) -> None:
+    app.dependency("crm", per="group", parent=Breaker())
+    app.task(name="push", queue="push", dependency="crm")(lambda: None)
+    watch, told = watching(app)
+    app.flow.open("crm", key="acme", reason="down")
+    pile("push")
+    watch.look()
+    assert words(told) == [("firing", "push")]
+
+    app.task(name="pull", queue="pull", dependency="crm")(lambda: None)
+    app.flow.open("crm:all", reason="down")
+    pile("pull")
+    clock.advance("5s")
+    watch.look()
+    assert words(told)[1:] == [("firing", "crm")]
 
 
 def test_what_fires_before_the_breaker_opens_goes_on_by_itself(

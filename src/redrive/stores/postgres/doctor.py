@@ -89,8 +89,9 @@ def _settings(link: Session) -> Iterator[str]:
 def _held_back(link: Session) -> Iterator[str]:
     for pid, state, user, age_s in link.look(_OLD):
         yield (
-            f"session {pid} of {user} is {state} in a transaction begun {age_s} s ago: nothing deleted since can be "
-            f"removed, and claims grow slow; end it, by `select pg_terminate_backend({pid})` if nothing else helps"
+            f"session {pid} of {user} is {state} in a transaction begun {age_s} s ago: what was deleted since cannot "
+            "be removed, so tables grow, and the first claim of each worker reads all of it; end the transaction, by "
+            f"`select pg_terminate_backend({pid})` if nothing else helps"
         )
     for (gid,) in link.look(_PREPARED):
         yield (
