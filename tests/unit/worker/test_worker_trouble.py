@@ -209,7 +209,7 @@ def test_a_signal_drains_run_worker_and_it_returns(app: App, number: signal.Sign
     async def task(n: int) -> None:
         if n == 0:
             signals_itself(number)
-        await asyncio.sleep(0.02)
+        await until(lambda: heard.outcomes.count("released") == 2)  # both are given back while two run
         done.append(n)
 
     app.enqueue_many([task.draft(n) for n in range(6)])
