@@ -201,6 +201,11 @@ class WorkerLimit(Generic[T]):
             self.closed = self.over
             return self.start_waiting(self.free)
 
+    def end(self) -> None:
+        """Let no execution of any queue start any more."""
+        with self.lock:
+            self.closed = self.over = True
+
     def start_waiting(self, most: int) -> list[T]:
         """Count up to `most` waiting executions that may start now as started, and return them. Hold `lock`."""
         started: list[T] = []
@@ -286,11 +291,3 @@ class QueueLimit(Generic[T]):
             self._running += 1
             self._worker.free -= 1
             return True
-
-    def close(self) -> list[T]:
-        """Let no execution of any queue start any more; return those of this queue that never started."""
-        with self._worker.lock:
-            self._worker.closed = self._worker.over = True
-            unstarted = list(self._waiting)
-            self._waiting.clear()
-            return unstarted

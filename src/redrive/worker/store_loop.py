@@ -181,7 +181,7 @@ class StoreLoop:
     def _release_unstarted(self) -> None:
         """While draining, release the executions that have not started and, after the grace, also the running ones."""
         now_ms = self._store.now_ms()
-        unstarted = parted(execution for queue in self._queues.values() for execution in queue.limit.close())
+        unstarted = parted(execution for queue in self._queues.values() for execution in queue.limit.withdraw())
         unstarted += self._suspects.close() + self._gathering.withdraw()
         if self.grace_over.is_set():
             finished = set(self._finished.executions)

@@ -251,6 +251,7 @@ class Worker:
         if self.draining:
             return
         self._notice("draining", f"{len(self._in_flight)} held, grace {self.grace_s:g} s")  # first: it may end at once
+        self._limit.end()
         self._leases.draining = self._store_loop.draining = True
         self._loop.call_later(self.grace_s, self._end_grace)
         self._store.nudge()

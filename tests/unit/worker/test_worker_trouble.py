@@ -104,6 +104,43 @@ def test_a_drain_lets_what_runs_finish_and_releases_the_rest_uncounted(app: App)
     assert holding.ran.total == 6 and app.counts().ready == 0
 
 
+def test_a_drain_starts_no_claimed_message_while_an_exchange_lasts(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[int] = []
+    ended: list[int] = []
+    last, slow, reached, go_on = -1, threading.Event(), threading.Event(), threading.Event()
+    exchange = app.store.exchange
+
+    @app.task()
+    async def take(n: int) -> None:
+        began.append(n)
+        await until(lambda: last >= n)
+        ended.append(n)
+
+    def when_told(*args: Any, **options: Any) -> Any:
+        if slow.is_set():
+            reached.set()
+            assert go_on.wait(30)
+        return exchange(*args, **options)
+
+    async def main() -> None:
+        nonlocal last
+        monkeypatch.setattr(app.store, "exchange", when_told)
+        await app.aenqueue_many([take.draft(n) for n in range(4)])
+        async with app.worker({"default": 2}, prefetch=2) as worker:
+            await until(lambda: len(began) == 2 and app.counts().leased == 4)
+            slow.set()
+            last = 0
+            await until(reached.is_set)  # with what became of 0
+            await until(lambda: len(began) == 3)
+            worker.drain()
+            last = 3
+            await until(lambda: len(ended) == 3)
+            go_on.set()
+
+    asyncio.run(main())
+    assert len(began) == 3 and app.counts().ready == 1
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_outlasts_the_grace_is_released_uncounted(app: App, kind: str) -> None:
     holding, heard = Holding(app), Heard(app)
