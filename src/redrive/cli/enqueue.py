@@ -195,7 +195,7 @@ def _put_lines(
         with _counting(opened) as app:
             backfill = Backfill(drafts, app, ledger, *read)
             backfill.run()
-    except Exception:
+    except (Exception, KeyboardInterrupt):
         left = ledger.record or start
         if store.traits.cells:
             twice = "" if store.traits.atomic_moves else ", and may enqueue some of the next 500 twice"

@@ -165,3 +165,23 @@ def test_cut_off_before_or_after_a_commit_every_line_is_enqueued_exactly_once(st
             continue
     assert starts > 3
     assert bodies(store) == Counter(json.dumps({"n": n}).encode() for n in range(2300))
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("it is out"), KeyboardInterrupt()])
+def test_a_command_that_ends_early_says_how_to_go_on(
+    enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    write([{"task": "a"}] * 1200)
+    put, calls = SqliteStore.put, 0
+
+    def once(self: SqliteStore, drafts: Sequence[Draft], **words: Any) -> list[PutResult]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise error
+        return put(self, drafts, **words)
+
+    monkeypatch.setattr(SqliteStore, "put", once)
+    code, _, said = enqueue("lines.jsonl")
+    assert code != 0 and "500 of 1,200 lines are enqueued; the same command goes on after these" in said
+    assert enqueue("lines.jsonl")[1]["before"] == 500
