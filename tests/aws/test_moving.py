@@ -136,6 +136,9 @@ def test_settings_come_from_the_deployment() -> None:
         settings_of({name: url for name, url in urls.items() if "POISON" not in name})
     with pytest.raises(ConfigError, match="REDRIVE_CAP_S='soon'"):
         settings_of(urls | {"REDRIVE_CAP_S": "soon"})
+    with pytest.raises(ConfigError, match="REDRIVE_DEPENDENCY='crm' is set without the cells"):
+        settings_of(urls | {"REDRIVE_DEPENDENCY": "crm", "REDRIVE_TABLE": ""})
+    assert settings_of(urls | {"REDRIVE_DEPENDENCY": "crm", "REDRIVE_CELLS": "dynamodb://t"}).dependency == "crm"
 
 
 URLS = {"REDRIVE_DLQ_URL": "d", "REDRIVE_QUEUE_URL": "q", "REDRIVE_POISON_URL": "p"}

@@ -42,7 +42,7 @@ def settings_of(environ: Mapping[str, str]) -> RedriverSettings:
     REDRIVE_MAX_REDRIVES=5, REDRIVE_BASE_S=60, REDRIVE_FACTOR=2, REDRIVE_CAP_S=900, REDRIVE_RATE=10/s,
     REDRIVE_JITTER=0.2 (or 20%), REDRIVE_BATCH=10, REDRIVE_CONCURRENCY=5, REDRIVE_METRICS_NAMESPACE=Redrive; without
     defaults, REDRIVE_ATTEMPTS (how many attempts a redriven message gets), REDRIVE_CELLS (a URL) or else REDRIVE_TABLE
-    (a DynamoDB table), REDRIVE_DEPENDENCY and REDRIVE_HEALTH_URL.
+    (a DynamoDB table), REDRIVE_DEPENDENCY (with one of these) and REDRIVE_HEALTH_URL.
     """
     table, attempts = environ.get("REDRIVE_TABLE"), _number_of(environ, "REDRIVE_ATTEMPTS", 0)
     auto = AutoRedrive(
@@ -57,13 +57,20 @@ def settings_of(environ: Mapping[str, str]) -> RedriverSettings:
         rate=_rate(environ),
         jitter=_jitter(environ),
     )
+    cells = environ.get("REDRIVE_CELLS") or (f"dynamodb://{table}" if table else None)
+    dependency = environ.get("REDRIVE_DEPENDENCY") or None
+    if dependency is not None and cells is None:
+        raise ConfigError(
+            f"REDRIVE_DEPENDENCY={dependency!r} is set without the cells in which its breaker is; set REDRIVE_TABLE or "
+            "REDRIVE_CELLS to those of the workers"
+        )
     return RedriverSettings(
         dead=_needed(environ, "REDRIVE_DLQ_URL"),
         queue=_needed(environ, "REDRIVE_QUEUE_URL"),
         poison=_needed(environ, "REDRIVE_POISON_URL"),
         auto=auto,
-        cells=environ.get("REDRIVE_CELLS") or (f"dynamodb://{table}" if table else None),
-        dependency=environ.get("REDRIVE_DEPENDENCY") or None,
+        cells=cells,
+        dependency=dependency,
         namespace=environ.get("REDRIVE_METRICS_NAMESPACE") or NAMESPACE,
     )
 
