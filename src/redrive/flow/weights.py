@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .limits import Rate
+from .limits import WEIGHT_SLACK, Rate
 
 DEBT_MAX_MS = 3_600_000  # ms; the longest time that one debt holds calls back, or two windows if these are longer
 _NEW = 0.1  # the weight of the last call in the mean cost
@@ -35,7 +35,8 @@ def checked(cost: object, what: str) -> float:
 
 def ahead_ms(rate: Rate) -> float:
     """Return how far ahead of the time `tat_ms` may be."""
-    return max(DEBT_MAX_MS, 2 * rate.every_ms * rate.per_s * 1000)
+    window_ms = rate.slack_ms / WEIGHT_SLACK  # in which the pace gives the permits of one window
+    return max(DEBT_MAX_MS, 2 * window_ms)
 
 
 def charge(tat_ms: float, rate: Rate, permits: float, now_ms: int) -> float:

@@ -97,6 +97,12 @@ def test_a_debt_lasts_an_hour_at_most() -> None:
     assert permits.allowance(DependencyState(tat_ms=T0 + 1e10), d, T0).count > 0  # the clock was set back
 
 
+def test_a_debt_lasts_two_windows_at_most_if_these_are_longer_than_an_hour() -> None:
+    rate = Rate("1M/1d", cost=1)
+    assert weights.charge(0.0, rate, 300_000, T0) == pytest.approx(T0 + 300_000 * rate.every_ms)  # 7 hours
+    assert weights.charge(0.0, rate, 1e12, T0) == pytest.approx(T0 + 2_000_000 * rate.every_ms)
+
+
 def test_an_enormous_cost_holds_those_behind_it_no_longer_than_a_debt() -> None:
     _, later_ms, slots = weights.ask(T0 + 1000.0, TOKENS, [1e300, 1, 1], T0, 0.0, reserve=False)
     assert max(*slots, later_ms) <= T0 + weights.DEBT_MAX_MS
