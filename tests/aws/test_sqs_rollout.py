@@ -112,7 +112,7 @@ def test_without_cells_it_goes_from_worker_to_worker_and_then_waits(monkeypatch:
 
         async def main() -> None:
             async with app.worker(["default"]):
-                await until(lambda: len(heard.fates) >= 24)
+                await until(lambda: len(heard.fates) >= 24, 120)
 
         asyncio.run(main())
         app.store.close()

@@ -49,7 +49,7 @@ from redrive.stores import open_store
 from redrive.testing.contract.base import in_threads
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0  # less than what a wait lasts that nothing ends
 THREADS = 6
 FAULT = Fault(Kind.DEFAULT, "ValueError", "boom", "f" * 16)
 

@@ -25,7 +25,7 @@ from redrive.top.lines import Lines
 from redrive.top.question import Question
 from redrive.top.screen import Screen
 
-PATIENCE_S = 30.0  # long, for a busy machine: what is waited for comes at once or never
+PATIENCE_S = 60.0  # long, for a busy machine: what is waited for comes at once or never
 NO, GONE = "ab" * 8, "cd" * 8  # fingerprints
 ACTOR = "ann@ops"
 

@@ -17,7 +17,7 @@ from redrive.stores.postgres.session import Session
 from redrive.stores.postgres.url import parse
 
 FAR_MS = 60_000
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0  # less than FAR_MS
 
 Open = Callable[..., tuple[Session, Listener]]
 

@@ -46,7 +46,7 @@ from redrive.message import (
 from redrive.stores.postgres.store import PostgresStore
 from redrive.stores.validation import KEY_BYTES_MAX, NAME_MAX
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 FAULT = Fault(Kind.DEFAULT, "ValueError", "boom", "f" * 16)
 Other = psycopg.Connection[Any]
 

@@ -46,7 +46,7 @@ from redrive.stores.sqlite.wake import wake_dir
 from redrive.stores.upkeep import ddl, upgrade
 from redrive.testing import ManualClock
 
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0  # less than FAR_MS
 FAR_MS = 60_000
 ASK = ClaimRequest("default", 10, 30_000, worker="w")
 

@@ -17,7 +17,7 @@ from tests.support.command_line import COMMAND, environment
 
 from redrive import App
 
-PATIENCE_S = 30.0  # long, for a busy machine: what is waited for comes at once or never
+PATIENCE_S = 60.0  # long, for a busy machine: what is waited for comes at once or never
 TASKS = '''
 """A shop's work. Its tasks fail until somebody mends what they call: until a file of that name is there."""
 

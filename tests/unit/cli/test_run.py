@@ -34,7 +34,7 @@ from redrive.triage.redrive.records import (
 )
 from redrive.triage.selection import Selection
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Scene:

@@ -20,7 +20,7 @@ from redrive.program.main import run
 from redrive.schedule.presence import SchedulerPresence
 from redrive.stores.sqlite.store import SqliteStore
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 TASKS = """
 from datetime import datetime
 from redrive import App

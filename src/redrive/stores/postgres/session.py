@@ -37,7 +37,7 @@ from .notifications import SLACK_MS, DueSpan, named, payload, spots_of
 from .url import OPTIONS, PostgresUrl
 
 T = TypeVar("T")
-RETRY_FOR_S = 2.0  # how long a transaction is repeated: shorter than a worker's own patience
+RETRY_FOR_S = 2.0  # how long a transaction is repeated, once at least: shorter than a worker's own patience
 BACKOFF_S = (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 0.4)
 CANCEL_S = 0.5
 IDLE_MAX_S = 1.5  # longest pause in a transaction: its process may be suspended while it holds locks
@@ -210,7 +210,7 @@ class Session:
     def _attempt(self, do: Callable[[Connection], T], again: bool, locked: bool = True) -> T:
         start_s = time.monotonic()
         deadline_s = start_s + self.url.timeout_s
-        for delay_s in (*BACKOFF_S, None):
+        for nth, delay_s in enumerate((*BACKOFF_S, None)):
             c: Connection | None = None
             try:
                 c = self._pool.take(deadline_s)
@@ -220,7 +220,9 @@ class Session:
                 sent = c is not None and c.committing
                 self._put_back(c, error)
                 now_s = time.monotonic()
-                late = now_s - start_s > RETRY_FOR_S or now_s > deadline_s or (code_of(error) == LOCKED and not locked)
+                # The server ended the first attempt of a process that stood still: its time says nothing of the next one.
+                late = (nth > 0 and now_s - start_s > RETRY_FOR_S) or now_s > deadline_s
+                late = late or (code_of(error) == LOCKED and not locked)
                 if delay_s is None or late or not passes(error) or (sent and not again):
                     raise self._typed(error, sent and not again) from error
                 time.sleep(uniform(delay_s / 2, delay_s))
