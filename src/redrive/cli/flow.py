@@ -120,8 +120,8 @@ def set_(
 
     Or end what flow control started: a cool-down, a ramp, or a spent budget.
 
-    `--breaker auto` ends a hold: then the breaker opens and closes by how calls end. Do not leave a breaker held closed:
-    it protects nothing. After 15 minutes `redrive status` names each breaker that is held without --for.
+    `--breaker auto` ends a hold: then the breaker opens and closes by how calls end. Do not leave a breaker closed by
+    hand: it protects nothing. After 15 minutes `redrive status` names each breaker that is held without --for.
 
     While it is open, no worker calls the dependency, waiting messages lose no attempt, and other tasks continue. Once
     it is closed, waiting messages are let go in a ramp, as always. Workers follow within a quarter of a second. The

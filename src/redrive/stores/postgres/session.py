@@ -220,7 +220,7 @@ class Session:
                 sent = c is not None and c.committing
                 self._put_back(c, error)
                 now_s = time.monotonic()
-                # The server ended the first attempt of a process that stood still: its time says nothing of the next one.
+                # If the process stood still, the server ended the first attempt: its time says nothing of the second.
                 late = (nth > 0 and now_s - start_s > RETRY_FOR_S) or now_s > deadline_s
                 late = late or (code_of(error) == LOCKED and not locked)
                 if delay_s is None or late or not passes(error) or (sent and not again):
