@@ -210,7 +210,8 @@ def test_each_code_of_the_server_has_its_error(link: Session, code: str, error: 
     assert code in str(raised.value)
 
 
-def test_deadlocks_are_repeated(link: Session, table: str) -> None:
+def test_deadlocks_are_repeated(postgres_server: PostgresServer, open_link: Open, table: str) -> None:
+    link = open_link(postgres_server, "timeout=60")
     link.run(lambda c: c.execute(f"insert into {table} values (1), (2)"))
     sessions: set[int] = set()
     both = threading.Barrier(2)
@@ -218,17 +219,18 @@ def test_deadlocks_are_repeated(link: Session, table: str) -> None:
 
     def work(c: psycopg.Connection[Any], first: int) -> None:
         sessions.add(c.info.backend_pid)
+        c.execute("set local idle_in_transaction_session_timeout = 0")  # however long the other lets it wait
         c.execute(f"select from {table} where n = %s for update", (first,))
         if len(met) < 2:
             met.append(first)
-            both.wait(10)
+            both.wait(60)
         c.execute(f"select from {table} where n = %s for update", (3 - first,))
 
     threads = [threading.Thread(target=lambda n=n: link.run(lambda c: work(c, n))) for n in (1, 2)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert link._pool._out == 0
     assert len(sessions) == 2  # whoever lost goes on in its session
