@@ -12,6 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+# What a store does by the clock.
+CLOCKS = (
+    "StoreClock._mark_in",
+    "StoreClock.look",
+    "HeldClock.look",
+    "HeldClock.sync",
+    "HeldClock._read",
+    "ClockMark.is_off",
+    "Floors._due",
+    "SentLook.send",
+    "SentLook.take",
+)
 # Belongs to no message, with all that it enters: the ends of qualified names, by what they are.
 APART = {
     "how a worker waits for messages": ("Store.wait",),
@@ -20,13 +32,7 @@ APART = {
     "machine's, look whether a claim floor of PostgreSQL can rise": (
         "Services.look",
         "Carrying.look",
-        "StoreClock._mark_in",
-        "HeldClock.sync",
-        "HeldClock._read",
-        "ClockMark.is_off",
-        "Floors._due",
-        "SentLook.send",
-        "SentLook.take",
+        *CLOCKS,
     ),
     "renewal of leases, and signs of life": (
         "Leases.beat",
@@ -48,6 +54,7 @@ REDRIVE = {
 # Of `triage/`, but by the clock, with all that they enter: the watch over all deaths, automatic redrives, of which the
 # walk has none, what a worker reports, and the end of the thread of runs. A slow machine enters them in each round.
 NO_REDRIVE = (
+    *CLOCKS,
     "GroupWatch.look",
     "AutoRunner.wanted",
     "AutoRunner.tick",
