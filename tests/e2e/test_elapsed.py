@@ -113,9 +113,9 @@ def test_runs_and_the_delays_between_them_elapse(app: App) -> None:
 
 
 def test_a_long_run_elapses(app: App) -> None:
-    @app.task(name="long", retry=Retry(max_attempts=99, max_elapsed="350ms", backoff=BACKOFF))
+    @app.task(name="long", retry=Retry(max_attempts=99, max_elapsed="1900ms", backoff=BACKOFF))
     async def long() -> None:
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(1.0)  # so long that the second run elapses, and the first does not on a busy machine
         raise ConnectionError("down")
 
     enqueue(app, task="long")
