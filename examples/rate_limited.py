@@ -14,7 +14,7 @@ async def call(record: int) -> None:
     (await client.get(f"/records/{record}")).raise_for_status()
 
 
-careful = app.task(name="careful", rate="15/s")(call)  # knows how much is allowed
+careful = app.task(name="careful", rate="10/s")(call)  # knows how much is allowed, and leaves room for late calls
 bold = app.task(name="bold", dependency="api")(call)  # finds out: a 429 holds all that is for "api"
 
 

@@ -31,11 +31,8 @@ def test_a_payment_is_booked_once_though_its_webhook_comes_twice_and_the_databas
 @pytest.mark.slow
 def test_a_rate_keeps_below_a_limit_that_others_find_out_by_being_refused(tmp_path: Path) -> None:
     careful, bold = run(tmp_path, sys.executable, str(EXAMPLES / "rate_limited.py")).stdout.splitlines()
-    found = re.fullmatch(r"bold: 40 done, (\d+) answers 429", bold)
-    kept = re.fullmatch(r"careful: 40 done, (\d+) answers 429", careful)
-    assert found and kept
-    # Calls that a busy machine holds up come nearer to the next ones: of 15 a second, more than 20 in one.
-    assert int(kept[1]) <= 2 and int(kept[1]) < int(found[1])
+    assert re.fullmatch(r"bold: 40 done, \d+ answers 429", bold)
+    assert careful == "careful: 40 done, 0 answers 429"
 
 
 @pytest.mark.slow
