@@ -6,12 +6,14 @@ import asyncio
 import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.aws.places import REGION, Ministack, client
 
 from redrive import App, Draft, context
+from redrive.aws.dead_letters.sources import ingest_of, source_of, sqs_of
 from redrive.aws.sns.subscriptions import filter_policy
 from redrive.aws.sns.topic import BYTES_MAX, Event, Topic
 from redrive.codec import Routes
@@ -183,6 +185,36 @@ def test_a_subscription_has_a_dead_letter_queue_and_the_permissions_it_needs(app
         assert statement["Action"] == "sqs:SendMessage"
         assert statement["Condition"] == {"ArnEquals": {"aws:SourceArn": topic.arn}}
         assert statement["Resource"].endswith(f":{queue.url.rpartition('/')[2]}")
+
+
+def test_what_sns_could_not_deliver_is_ingested_and_redriven(ministack: Ministack, tmp_path: Path) -> None:
+    prefix, triage = f"t{uuid.uuid4().hex[:8]}", f"sqlite:///{tmp_path / 'triage.db'}"
+    app = App(f"sqs://{REGION}/{prefix}?endpoint={ministack.url}&create=true&poll=0&triage={triage}")
+    ran: list[tuple[int, str | None]] = []
+
+    @app.task(name="crm.push", queue="crm")
+    def push(order: int) -> None:
+        ran.append((order, context().message.causation_id))
+
+    app.queue("crm", foreign=push)
+    topic = app.topic("orders")
+    topic.subscribe("crm")
+    id = topic.publish("order.placed", {"order": 7})
+    consumer, undelivered = Consumer(app, "crm", ministack), f"{prefix}-crm-from-{prefix}-orders-dlq"
+    (raw,) = consumer.raw()
+    consumer.sqs.delete_message(QueueUrl=consumer.url, ReceiptHandle=raw["ReceiptHandle"])
+    url = consumer.sqs.get_queue_url(QueueName=undelivered)["QueueUrl"]  # where SNS puts it, in the same form
+    consumer.sqs.send_message(QueueUrl=url, MessageBody=raw["Body"], MessageAttributes=raw["MessageAttributes"])
+
+    store = sqs_of(app.store)
+    assert ingest_of(store).drain(source_of(store, undelivered, "crm")).written == 1
+    (dead,) = app.dlq
+    assert dead.causation_id == id
+    app.dlq.retry([dead.id], reason="SNS may send again")
+    app.run_worker(burst=True)
+    assert ran == [(7, id)]
+    topic.close()
+    app.store.close()
 
 
 def test_to_subscribe_again_brings_the_subscription_to_what_is_asked(app: App, ministack: Ministack) -> None:
