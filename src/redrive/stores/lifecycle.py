@@ -175,6 +175,7 @@ def redriven(message: Message, verdict: Redrive, delay_ms: int, now_ms: int) -> 
         crashes=0,
         crashes_alone=0,
         suspect=False,
+        cancel=False,
         life_ms=now_ms,
         held_ms=0,
         attempts_allowed=verdict.attempts,

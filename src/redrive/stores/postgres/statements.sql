@@ -212,8 +212,8 @@ from {s}.message where id = any($1::uuid[]) and lane = 'ready' order by id for n
 -- $1 to $13 as `put`, $14 now: these start over with what was put, under their ids and their numbers
 update {s}.message m set priority = r.priority, due_ms = coalesce(r.due_ms, {now[14]} + r.delay_ms), life_ms = {now[14]},
   deadline_ms = r.deadline_ms, version = r.version, producer = r.producer, meta = r.meta, body = r.body, attempt = 0, crashes = null,
-  crashes_alone = null, suspect = null, held_ms = null, attempts_allowed = null, worker = null, faults = null, progress = null,
-  deferral = null, before = null
+  crashes_alone = null, suspect = null, cancel = null, held_ms = null, attempts_allowed = null, run = null, worker = null, faults = null,
+  progress = null, deferral = null, before = null
 from unnest($1::uuid[], $2::text[], $3::text[], $4::int[], $5::bigint[], $6::bigint[], $7::bigint[], $8::bigint[], $9::text[],
   $10::text[], $11::text[], $12::text[], $13::bytea[])
   r(id, task, queue, priority, due_ms, delay_ms, deadline_ms, version, key, grp, producer, meta, body)
@@ -518,7 +518,7 @@ with numbered as materialized (
 moved as (
 update {s}.message m set
   before = case when $7::text is not null then {before} end,
-  lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null,
+  lane = 'ready', redrives = coalesce(m.redrives, 0) + 1, attempt = 0, crashes = null, crashes_alone = null, suspect = null, cancel = null,
   life_ms = {now[9]}, held_ms = null, attempts_allowed = $6::int, run = $7::text, deadline_ms = case when $8::boolean then m.deadline_ms end,
   reason = null, rested_ms = null, fingerprint = null, error = null, deferral = null, expires_ms = null, result = null,
   progress = case when m.lane <> 'done' then m.progress end, batch = case when m.lane <> 'done' then m.batch end,

@@ -140,7 +140,7 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, nullif(?, ''), ?, nullif(?, ''), nullif(?,
 -- name: replace_waiting
 -- As `put`, for one that waits with the key: it starts over with what was put, under its id and its place in the order.
 update message set priority = ?4, due_ms = ?5, life_ms = ?7, deadline_ms = ?8, version = ?9, producer = ?12, meta = nullif(?13, ''),
-  body = ?15, attempt = 0, crashes = 0, crashes_alone = 0, suspect = 0, held_ms = 0, attempts_allowed = null, worker = null, faults = null,
+  body = ?15, attempt = 0, crashes = 0, crashes_alone = 0, suspect = 0, cancel = 0, held_ms = 0, attempts_allowed = null, run = null, worker = null, faults = null,
   progress = null, deferral = null, before = null, before_progress = null, before_result = null
 where id = ?1 and task = ?2 and queue = ?3 and key = ?10 and lane = 'ready' and grp is null and batch is null and redrives = 0
 
@@ -415,7 +415,7 @@ update message set
   before_result = case when ?5 is not null then result end,
   progress = case when lane <> 'done' then progress end, result = null, expires_ms = null,
   lane = 'ready', due_ms = json_extract(j.value, '$[1]'), queue = coalesce(?3, queue), redrives = redrives + 1,
-  attempt = 0, crashes = 0, crashes_alone = 0, suspect = 0, life_ms = ?1, held_ms = 0, attempts_allowed = ?4, run = ?5,
+  attempt = 0, crashes = 0, crashes_alone = 0, suspect = 0, cancel = 0, life_ms = ?1, held_ms = 0, attempts_allowed = ?4, run = ?5,
   deadline_ms = case when ?6 then deadline_ms end, reason = null, rested_ms = null, fingerprint = null, error = null,
   batch = case when lane <> 'done' then batch end
 from json_each(?2) j where message.seq = json_extract(j.value, '$[0]')

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from ...errors import EnqueueError
-from ...message import Ack, Cancel, Counts, Lane, PutResult, Redrive, RetryAt, Settled
+from ...message import Ack, Cancel, Counts, Handle, Hasten, Lane, PutResult, Redrive, RetryAt, Settled
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
@@ -182,6 +182,23 @@ class LatestRules(Contract):
         assert [*store.cancel([first])] == [Cancel.CANCELLED]
         assert not _latest(store, b"2").duplicate
         assert claim_one(store).message.body == b"2"
+
+    @takes("replaces", "releases")
+    def test_a_request_to_stop_ends_with_the_content_that_it_was_for(self, store: Store) -> None:
+        id = put_one(store, key="k", body=b"1")
+        claim_one(store)
+        assert [*store.cancel([id])] == [Cancel.REQUESTED]
+        store.reclaim("w1", [])  # its worker never began it
+        assert _latest(store, b"2") == PutResult(id, True, "ready", True)
+        message = claim_one(store).message
+        assert (message.body, message.cancel) == (b"2", False)
+
+    @takes("replaces", "hastens")
+    def test_the_run_that_moved_the_old_content_may_not_take_the_new_back(self, store: Store) -> None:
+        id = put_one(store, key="k", delay_ms=60_000)
+        assert store.triage([Handle(id, 0, Lane.READY)], Hasten("r")) == [True]
+        assert _latest(store, b"2", delay_ms=1000) == PutResult(id, True, "scheduled", True)
+        assert look(store, id).run is None
 
     @takes("replaces")
     def test_a_follow_up_replaces_what_waits(self, store: Store) -> None:

@@ -235,6 +235,17 @@ class TriageRules(Contract):
         assert settle(store, again, RetryAt(clock(), counts=False)) is Settled.CANCELLED
         assert look(store, id).reason == "cancelled"
 
+    @takes("keeps_done", "triages")
+    def test_a_cancel_that_came_too_late_is_none_of_the_next_life(self, store: Store, clock: ManualClock) -> None:
+        id = put_one(store)
+        delivery = claim_one(store)
+        assert store.cancel([id]) == [Cancel.REQUESTED]
+        assert settle(store, delivery, Ack(keep_ms=None)) is Settled.OK
+        assert store.triage([handle(store, id)], Redrive()) == [True]
+        again = claim_one(store)
+        assert not again.message.cancel
+        assert settle(store, again, RetryAt(clock() + 1000)) is Settled.OK
+
     @takes("finds", "triages")
     def test_resting_and_unknown_messages_cannot_be_cancelled(self, store: Store) -> None:
         dead, poison, ready = bury(store), bury(store, Lane.QUARANTINE), put_one(store)

@@ -60,6 +60,7 @@ local function redrive(record, delay)
   state.lane, state.redrives, state.attempt, state.crashes, state.alone = READY, state.redrives + 1, 0, 0, 0
   unmark(state, SUSPECT)
   unmark(state, ALONE)
+  unmark(state, CANCEL)
   state.due = delay > 0 and math.min(now + delay + 1, TIME_MAX) or now
   state.life, state.held = now, 0
   cold.aa, cold.run, cold.df = attempts, run, nil
