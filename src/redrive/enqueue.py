@@ -14,7 +14,7 @@ from .chain import ChainStep, chained, previous
 from .codec.annotations import first_type
 from .codec.codec import Upcast
 from .duration import Duration, milliseconds
-from .errors import BlobsUnavailable, ConfigError, StoreError
+from .errors import BlobsUnavailable, ConfigError, StoreError, Unsupported
 from .gathered import gathered
 from .habits import ATTRIBUTES, USING, with_hints
 from .ids import new_id
@@ -402,7 +402,7 @@ class PutBatch:
         try:
             puts = iter(self._registry.put([draft for drafts, _ in taken for draft in drafts]))
             return [([next(puts) for _ in drafts], future) for drafts, future in taken]
-        except BlobsUnavailable:  # concerns only drafts with large bodies
+        except (BlobsUnavailable, Unsupported):  # concerns only drafts with large bodies, or with a key or a batch
             return [(self._write_one(drafts), future) for drafts, future in taken]
         except StoreError as error:
             return [(error, future) for _, future in taken]

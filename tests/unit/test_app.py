@@ -20,7 +20,7 @@ import pytest
 import redrive
 from redrive import App, Backoff, Context, Draft, Reject, Retry
 from redrive.enqueue import Ref
-from redrive.errors import ConfigError, EncodeError, EnqueueError, StoreUnavailable
+from redrive.errors import ConfigError, EncodeError, EnqueueError, StoreUnavailable, Unsupported
 from redrive.message import ClaimRequest, DeadLetter, Delivery, Job, Lane, Message, PutResult, RetryAt, Settlement, Swap
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -240,6 +240,20 @@ def test_one_bad_draft_does_not_fail_the_calls_that_share_its_commit(app: App, b
     assert isinstance(refused, Exception)
     assert (stored(app, one).body, stored(app, two).body) == (b'{"n":1}', b'{"n":2}')
     assert app.counts().ready == 2  # nothing of the refused call
+
+
+def test_a_draft_that_the_store_does_not_support_fails_no_call_that_shares_its_commit() -> None:
+    app = App("memory://", encrypt=redrive.Keys({"k": bytes(32)}))  # encrypted, so it replaces nothing
+    push = task_of(app)
+
+    async def main() -> list[Any]:
+        calls = [push.using(key="k", replace=True).aenqueue(0), *(push.aenqueue(n) for n in (1, 2, 3))]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    refused, *refs = asyncio.run(main())
+    assert isinstance(refused, Unsupported)
+    assert [type(ref) for ref in refs] == [Ref] * 3
+    assert app.counts().ready == 3
 
 
 def test_a_failing_store_fails_all_that_share_the_commit_and_the_next_call_works() -> None:
