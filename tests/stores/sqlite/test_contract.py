@@ -596,6 +596,7 @@ def test_claims_and_waits_walk_the_due_index_in_its_order(
         ("stored", 1, "message_id"),
         ("sweep", 1, "message_expires"),
         ("admit", 4, "message_group (queue=? AND grp=? AND turn"),
+        ("admit_several", 4, "message_group (queue=? AND grp=? AND turn"),
         ("woken", 3, "message_wake (queue=? AND wake_ms<?)"),
         ("touched", 1, "INTEGER PRIMARY KEY"),
         ("settled_in_groups", 5, "INTEGER PRIMARY KEY"),
@@ -703,6 +704,16 @@ def test_a_page_of_a_long_lane_costs_no_more_than_one_of_a_short_lane(open_sqlit
         cursor = store.peek(lane, limit=50).cursor
         costs.append(steps(store, lambda: store.peek(lane, where=Filter(queue="default"), limit=50, cursor=cursor)))  # noqa: B023
     assert 0 < costs[1] < 1.5 * costs[0], costs
+
+
+def test_a_greater_width_costs_no_more_for_each_that_it_lets_in(store: SqliteStore) -> None:
+    costs = []
+    for count in (100, 1000):
+        store.put([draft(queue=f"of {count}", group="g") for _ in range(count)])
+        assert store.counts(f"of {count}").ready == 1
+        costs.append(steps(store, lambda: store.configure(f"of {count}", group_width=count)))  # noqa: B023
+        assert store.counts(f"of {count}").ready == count
+    assert 0 < costs[1] < 15 * costs[0], costs
 
 
 def test_bodies_too_long_together_for_one_answer_are_claimed_in_parts(store: SqliteStore) -> None:

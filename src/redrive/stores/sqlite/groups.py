@@ -147,10 +147,8 @@ class SqliteGroups:
             rules = self.rules(c, queue)
             names = text([group for of, group in touched if of == queue])
             several = rules.width > 1 or rules.own_widths
-            while admitted := c.execute(self._sql["admit"], (queue, names, now, rules.width)).rowcount:
-                self.admitted += admitted
-                if not several:
-                    break
+            sql = self._sql["admit_several" if several else "admit"]
+            self.admitted += c.execute(sql, (queue, names, now, rules.width)).rowcount
 
     # -- settings
 

@@ -751,6 +751,18 @@ update message set turn = 0, due_ms = max(?3, coalesce(wake_ms, 0)), wake_ms = n
   where (select count(*) from message t where t.queue = ?1 and t.grp = g.value and t.turn = 0)
     < coalesce((select width from group_width w where w.queue = ?1 and w.name = g.value), ?4))
 
+-- name: admit_several
+-- ?1 ?2 ?3 ?4 as `admit`: as many messages of each group as it has places free, in order. It counts the places that are taken once.
+update message set turn = 0, due_ms = max(?3, coalesce(wake_ms, 0)), wake_ms = null, parked_ms = null,
+  held_ms = held_ms + max(0, ?3 - max(coalesce(parked_ms, ?3), coalesce(wake_ms, 0))) where seq in (
+  with recursive line(grp, turn, taken, width) as (
+    select value, 0, (select count(*) from message t where t.queue = ?1 and t.grp = value and t.turn = 0),
+      coalesce((select width from group_width w where w.queue = ?1 and w.name = value), ?4) from json_each(?2)
+    union all
+    select grp, (select min(p.turn) from message p where p.queue = ?1 and p.grp = line.grp and p.turn > line.turn), taken + 1, width
+    from line where taken < width and turn is not null)
+  select m.seq from line cross join message m on m.queue = ?1 and m.grp = line.grp and m.turn = line.turn where line.turn > 0)
+
 -- name: rejoin
 -- ?1 seq, ?2 turn, ?3 wake, ?4 now
 update message set turn = ?2, wake_ms = ?3, parked_ms = ?4, due_ms = null where seq = ?1

@@ -249,6 +249,15 @@ class WidthRules(Contract):
         assert store.groups("default") == [Group("default", "g", 4, 4, 1)]
 
     @takes("widths")
+    def test_a_greater_width_lets_in_who_stands_first_in_each_group(self, store: Store) -> None:
+        heads = put(store, draft(group="g"), draft(group="h"))
+        ids = put(store, *[draft(group=group, priority=priority) for priority in (3, 1, 2, 0) for group in "gh"])
+        assert claimed_ids(store) == heads
+        store.configure("default", group_width=3)
+        assert claimed_ids(store) == [*ids[6:], *ids[2:4]]  # of priority 0, then of 1
+        assert [(group.taken, group.parked) for group in store.groups("default")] == [(3, 2), (3, 2)]
+
+    @takes("widths")
     def test_a_smaller_width_holds_once_places_are_free(self, store: Store) -> None:
         store.configure("default", group_width=3)
         put(store, *[draft(group="g") for _ in range(6)])
