@@ -211,9 +211,7 @@ def test_deadline_given_after_a_jump_is_that_of_the_machine(opened: Opener, host
 # -- back to the machine's time
 
 
-def test_clock_that_was_set_forward_is_followed_after_ten_minutes_once_nothing_is_leased(
-    opened: Opener, host: Set
-) -> None:
+def test_clock_that_was_set_forward_is_followed_after_ten_minutes_once_no_lease_runs(opened: Opener, host: Set) -> None:
     store, other = opened(), opened()
     put(store, "runs")
     put(store, "waits", queue="later", due_ms=NOON + HOUR)
@@ -227,6 +225,19 @@ def test_clock_that_was_set_forward_is_followed_after_ten_minutes_once_nothing_i
     host.passes(QUIET_EVERY_MS)
     assert claim(other, "later") == ["waits"]
     assert abs(other.now_ms() - host.wall) <= 1 >= abs(store.now_ms() - host.wall)
+
+
+def test_lease_that_has_run_out_does_not_keep_the_store_behind(opened: Opener, host: Set) -> None:
+    store = opened()
+    put(store, "left", queue="retired")
+    assert claim(store, "retired") == ["left"]  # its worker is killed, and no other works that queue
+    put(store, "waits", queue="later", due_ms=NOON + HOUR)
+    host.passes(LEASE_MS - SECOND)
+    host.set_by(2 * HOUR)
+    assert claim(store, "later") == []
+    host.passes(WAIT_MS + SECOND)
+    assert claim(store, "later") == ["waits"]
+    assert abs(store.now_ms() - host.wall) <= 1
 
 
 def test_clock_that_is_set_right_within_ten_minutes_changes_nothing(opened: Opener, host: Set) -> None:
@@ -396,7 +407,7 @@ SET_BY = st.sampled_from([0.0, HOUR, -HOUR, 30 * HOUR, -2000.0, 900.0])
 
 
 @given(st.lists(st.tuples(PASSES, SET_BY, st.booleans()), max_size=60))
-def test_time_never_goes_back_nor_faster_and_jumps_only_to_the_machines_when_nothing_is_leased(
+def test_time_never_goes_back_nor_faster_and_jumps_only_to_the_machines_when_no_lease_runs(
     steps: list[tuple[float, float, bool]],
 ) -> None:
     host = Set()
@@ -407,7 +418,7 @@ def test_time_never_goes_back_nor_faster_and_jumps_only_to_the_machines_when_not
         host.set_by(by)
         at = mark.time_at(host.steady)
         assert before + passes * (1 - SLOWER) - 1e-3 <= at <= before + passes + 1e-3
-        new = next_mark(mark, host.start, host.wall, host.steady, lambda quiet=quiet: quiet)  # type: ignore[misc]
+        new = next_mark(mark, host.start, host.wall, host.steady, lambda _, quiet=quiet: quiet)  # type: ignore[misc]
         after = new.time_at(host.steady)
         if after != pytest.approx(at, abs=1e-3):
             assert quiet and after == host.wall > at

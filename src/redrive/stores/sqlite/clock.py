@@ -7,7 +7,7 @@ which the machine's steady clock counts on. Until the wall clock is set, both sh
 - Set back: the store's time is ahead of the wall clock. It never goes back. It runs slower by a tenth until the wall
   clock has caught up. So nothing is early, and due messages are late by a ninth of their delay at most.
 - Set forward: the store's time is behind. It continues as before, so no lease runs out early. If the wall clock stays
-  ahead for ten minutes, the store's time is set to it, as soon as nothing is leased.
+  ahead for ten minutes, the store's time is set to it, as soon as no lease runs.
 
 `next_mark` decides that, as a pure function of marks and clock readings. `HeldClock` applies it in this process,
 `StoreClock` reads and writes the mark in the file.
@@ -38,7 +38,7 @@ WAIT_MS = 10 * 60_000  # how long the wall clock must stay ahead before the stor
 AWAY_MS = 24 * 3600_000  # a store's time further ahead at the machine's start is from a wrong clock
 SAVE_EVERY_MS = 60_000
 LOOK_EVERY_MS = 1000  # how often a process checks if another one has changed the mark
-QUIET_EVERY_MS = 10_000  # how often a process checks that nothing is leased, once the store's time may follow
+QUIET_EVERY_MS = 10_000  # how often a process checks that no lease runs, once the store's time may follow
 
 
 class Host(Protocol):
@@ -99,10 +99,14 @@ class ClockMark(Struct, frozen=True, array_like=True):
 
 
 def next_mark(
-    mark: ClockMark | None, start: str, wall_ms: float, steady_ms: float, is_quiet: Callable[[], bool] = lambda: False
+    mark: ClockMark | None,
+    start: str,
+    wall_ms: float,
+    steady_ms: float,
+    is_quiet: Callable[[float], bool] = lambda now_ms: False,
 ) -> ClockMark:
-    """Return the new mark, or `mark` itself if the clocks still agree with it. `is_quiet` returns True if no message is
-    leased; it is only called if the new mark depends on that."""
+    """Return the new mark, or `mark` itself if the clocks still agree with it. `is_quiet` returns True if no lease runs
+    at a time of the store's; it is only called if the new mark depends on that."""
     offset = wall_ms - steady_ms
     if mark is None:
         return ClockMark(start, steady_ms, wall_ms, offset)
@@ -113,7 +117,7 @@ def next_mark(
     since = None
     if wall_ms - now > STEP_MS:
         since = steady_ms if mark.behind_since_ms is None else mark.behind_since_ms
-        if steady_ms - since >= WAIT_MS and is_quiet():
+        if steady_ms - since >= WAIT_MS and is_quiet(now):
             return ClockMark(start, steady_ms, wall_ms, offset)
     changed = mark.is_off(wall_ms, steady_ms) or (since is None) != (mark.behind_since_ms is None)
     if changed or steady_ms - mark.steady_ms >= SAVE_EVERY_MS:
@@ -195,22 +199,22 @@ class HeldClock:
         self._was_set = self._mark is not None and self._mark.is_off(wall, steady)
         return bool(self._host.start)
 
-    def sync(self, stored: bytes | None, is_quiet: Callable[[], bool]) -> bytes | None:
+    def sync(self, stored: bytes | None, is_quiet: Callable[[float], bool]) -> bytes | None:
         """Set the clock by the stored mark, while no other process can write one; returns a new mark to write, or None.
         If the mark is not written in the end, the caller must call `forget`."""
         kept, (steady, wall) = read(stored), self._read()
         self._unsaved = (self._mark,)
-        mark = next_mark(kept, self._host.start, wall, steady, lambda: self._ask(is_quiet, steady))
+        mark = next_mark(kept, self._host.start, wall, steady, lambda now: self._ask(is_quiet, now, steady))
         self._take(mark)
         self._looked_ms = steady
         self._good_until_ms = steady + LOOK_EVERY_MS if mark.behind_since_ms is None else steady
         return None if mark is kept else _encode(mark)
 
-    def _ask(self, is_quiet: Callable[[], bool], steady_ms: float) -> bool:
+    def _ask(self, is_quiet: Callable[[float], bool], now_ms: float, steady_ms: float) -> bool:
         if steady_ms - self._asked_ms < QUIET_EVERY_MS:
             return False
         self._asked_ms = steady_ms
-        return is_quiet()
+        return is_quiet(now_ms)
 
     def forget(self) -> None:
         """Return to the mark before `sync`, after the commit with the new mark was rolled back."""
@@ -243,7 +247,7 @@ def finding(ahead_ms: float) -> str | None:
     by, how = show(round(abs(ahead_ms) / 1000)), "back" if ahead_ms > 0 else "forward"
     then = "ahead of it, and comes back by running slower by a tenth: until then delays are longer by a ninth at most"
     if ahead_ms < 0:
-        then = "behind it, and follows once that has lasted ten minutes and nothing is leased"
+        then = "behind it, and follows once that has lasted ten minutes and no lease runs"
     return f"the clock of this machine was set {how} while messages were waiting: the store's time is {by} {then}"
 
 
@@ -273,7 +277,9 @@ class StoreClock:
     def begin(self, c: sqlite3.Connection) -> None:
         """Agree with other processes at the beginning of a commit, while none of them can change the mark."""
         if self._is_held and self._held.begin():
-            mark = self._held.sync(self._mark_in(c), lambda: bool(c.execute(self._sql["nothing_leased"]).fetchone()[0]))
+            mark = self._held.sync(
+                self._mark_in(c), lambda now: bool(c.execute(self._sql["no_lease_runs"], (now,)).fetchone()[0])
+            )
             if mark is not None:
                 c.execute(self._sql["write_clock"], (KEY, mark))
 

@@ -873,5 +873,6 @@ select value from cell where key = ?1
 insert into cell(key, version, value) values (?1, (select version + 1 from cell_gone), ?2)
 on conflict(key) do update set version = version + 1, value = excluded.value, expires_ms = null
 
--- name: nothing_leased
-select not exists (select 1 from message indexed by message_due where lane = 'leased' and due_ms is not null)
+-- name: no_lease_runs
+-- ?1 now: a lease that has run out does not count, as perhaps nobody ever claims its message
+select not exists (select 1 from message indexed by message_due where lane = 'leased' and due_ms > ?1)
