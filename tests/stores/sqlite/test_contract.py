@@ -595,6 +595,8 @@ def test_claims_and_waits_walk_the_due_index_in_its_order(
         ("return", 1, "INTEGER PRIMARY KEY"),
         ("stored", 1, "message_id"),
         ("sweep", 1, "message_expires"),
+        ("keep_keys", 1, "message_id"),
+        ("sweep_keys", 1, "message_id"),
         ("admit", 4, "message_group (queue=? AND grp=? AND turn"),
         ("admit_several", 4, "message_group (queue=? AND grp=? AND turn"),
         ("woken", 3, "message_wake (queue=? AND wake_ms<?)"),
@@ -823,6 +825,22 @@ def test_the_rows_of_cells_that_are_gone_go_too(open_sqlite: Opener, by: str) ->
     assert store.cells.swap([Swap("deleted", deleted.version, b"x"), Swap("deleted", 0, b"")]) == [False, True]
     (anew,) = store.cells.read(["deleted"])
     assert anew is not None and anew.version > deleted.version
+
+
+def test_keys_whose_time_is_over_are_looked_at_once_and_a_thousand_at_a_time(open_sqlite: Opener) -> None:
+    store = open_sqlite(clock_ms=(clock := ManualClock()))
+    store.put([draft(key=f"waits{n}", key_for_ms=1000) for n in range(300)])
+    store.put([draft(key=f"old{n}", key_for_ms=2000, queue="q") for n in range(2500)])
+    done = store.exchange([], [ClaimRequest("q", 2500, 30_000)]).deliveries
+    store.exchange([Settlement(d.receipt, Ack()) for d in done], [])
+    clock.advance("2m")
+    for left, to_look_at in ((1800, 1500), (800, 500), (300, 0), (300, 0)):
+        store.exchange([], [])
+        assert store._read("select count(*), sum(until_ms > 0) from unique_key") == [(left, to_look_at)]
+    assert store.put([draft(key="waits0")])[0].duplicate
+    waited = store.exchange([], [ClaimRequest("default", 300, 30_000)]).deliveries
+    store.exchange([Settlement(d.receipt, Ack()) for d in waited], [])
+    assert store._read("select count(*) from unique_key") == [(0,)]
 
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(1_000_000, marks=pytest.mark.soak)])

@@ -629,8 +629,17 @@ delete from message where seq in (select seq from message where lane = ?1 and re
 -- name: sweep_batches
 delete from batch where id in (select id from batch where expires_ms < ?1 order by expires_ms limit 1000)
 
+-- name: keep_keys
+-- ?1 now: of keys whose time is over, those whose message is stored: held for its life alone from now on, and not looked at again
+update unique_key set until_ms = 0 where (task, key) in (
+  select task, key from unique_key where until_ms > 0 and until_ms <= ?1 order by until_ms limit 1000)
+and exists (select 1 from message m where m.id = unique_key.id and m.task = unique_key.task and m.key = unique_key.key)
+
 -- name: sweep_keys
-delete from unique_key where until_ms > 0 and until_ms <= ?1 and not exists (select 1 from message m where m.id = unique_key.id)
+-- ?1 now: after `keep_keys`, so that none which is kept comes before those that go
+delete from unique_key where (task, key) in (
+  select task, key from unique_key where until_ms > 0 and until_ms <= ?1 order by until_ms limit 1000)
+and not exists (select 1 from message m where m.id = unique_key.id and m.task = unique_key.task and m.key = unique_key.key)
 
 -- name: count_members
 -- ?1 [[batch, what to add to each count], …]

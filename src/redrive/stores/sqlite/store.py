@@ -292,9 +292,11 @@ class SqliteStore(SqliteQueries, SqliteAdmin):
 
     def _sweep(self, c: sqlite3.Connection, now: int) -> None:
         self._swept_ms = now
-        if c.execute(self._sql["sweep"], (now,)).rowcount == SWEEP_MAX:
+        messages, kept, gone = (
+            c.execute(self._sql[name], (now,)).rowcount for name in ("sweep", "keep_keys", "sweep_keys")
+        )
+        if messages == SWEEP_MAX or kept + gone >= SWEEP_MAX:
             self._swept_ms = now - SWEEP_EVERY_MS  # more has expired, so the next exchange continues
-        c.execute(self._sql["sweep_keys"], (now,))
         c.execute(self._sql["sweep_batches"], (now,))
 
 
