@@ -109,10 +109,8 @@ class Codec:
         have these. Raises TypeError for arguments that do not fit by name, EncodeError. The run checks types."""
         named = self._arguments(args, kwargs)
         awaits = {name: value for name, value in named.items() if isinstance(value, Awaited)}
-        try:
-            return _to_json({name: value for name, value in named.items() if name not in awaits}), awaits
-        except Exception as error:
-            raise self._unwritable("an argument", error) from error
+        given = {name: value for name, value in named.items() if name not in awaits}
+        return to_json(given, f"task {self.name!r}: an argument"), awaits
 
     def _unwritable(self, what: str, error: Exception) -> EncodeError:
         return EncodeError(f"task {self.name!r}: {what} cannot be written as JSON: {_printable(error)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from redrive import App, Context, Idempotency, Keys, Retry, previous
 from redrive.chain import NEXT_HEADER, STEPS_MAX
-from redrive.errors import ConfigError, EnqueueError
+from redrive.errors import ConfigError, EncodeError, EnqueueError
 from redrive.message import BatchCounts
 
 ONCE = Retry(max_attempts=1)
@@ -163,6 +164,8 @@ def test_chains_that_cannot_be_are_refused(mill: Mill) -> None:
         mill.app.enqueue_many([mill.save.draft(previous, to="x")])
     with pytest.raises(TypeError):
         mill.save.draft(previous, wrong="x")  # type: ignore[call-arg]
+    with pytest.raises(EncodeError, match="nan"):
+        mill.parse.draft(previous, factor=math.nan)  # type: ignore[arg-type]
     with pytest.raises(EnqueueError, match="headers"):
         mill.app.chain(*[mill.fetch.draft("u" * 2_000)] * 60).enqueue()
     mill.work()

@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from redrive import previous
 from redrive.codec import Codec
 from redrive.errors import ConfigError, EncodeError, Unreadable
 
@@ -372,6 +373,16 @@ def test_nan_is_refused_as_an_enums_value_and_for_a_float() -> None:
     handler.__annotations__["a"] = float
     with pytest.raises(EncodeError, match="nan"):
         Codec(handler, "t").encode((math.nan,), {})
+
+
+def test_nan_is_refused_beside_what_a_step_awaits() -> None:
+    def handler(page: Any, rate: Any) -> None: ...
+
+    codec = Codec(handler, "t")
+    for value in (math.nan, [None, -math.inf]):
+        with pytest.raises(EncodeError, match=r"'t': an argument .*(nan|inf)"):
+            codec.encode_step((previous, value), {})
+    assert codec.encode_step((previous, [None]), {}) == (b'{"rate":[null]}', {"page": previous})
 
 
 def test_none_and_the_word_null_are_no_nan() -> None:
