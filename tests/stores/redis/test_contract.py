@@ -8,18 +8,22 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.attack.hosts import RedisHost
 from tests.support.namespaces import redis_url
 from tests.support.servers import RedisServer
 
-from redrive.errors import EnqueueError
+from redrive.errors import EnqueueError, StoreUnavailable
 from redrive.ids import new_id
 from redrive.message import (
+    DAMAGED,
     Ack,
     ClaimRequest,
+    Counts,
     DeadLetter,
     Draft,
     Group,
@@ -198,6 +202,34 @@ def test_the_keys_of_a_namespace_begin_with_its_tag_and_an_emptied_one_keeps_lit
     tag = f"{{{store._link.namespace}}}:"
     left = {key.removeprefix(tag) for key in redis_server.command("KEYS", f"*{store._link.namespace}*")}
     assert left <= {"m", "s", "n", "qs", "pn"}  # and no key without the tag
+
+
+@pytest.mark.parametrize("fails", [1, 2, 3], ids=["set_aside", "sweep", "find"])
+def test_what_an_exchange_committed_is_returned_though_a_call_after_it_fails(
+    redis_server: RedisServer, tmp_path: Path, fails: int
+) -> None:
+    clock, calls = ManualClock(), count()
+
+    def fail(point: str) -> None:
+        if point == "commit" and next(calls) == fails:
+            raise StoreUnavailable("no answer")
+
+    with closing(RedisHost(redis_server.url, tmp_path.name)) as host, closing(host.open(clock)) as store:
+        assert isinstance(store, RedisStore)
+        _, sound, torn = [put.id for put in store.put([draft()] * 3)]
+        (running,) = store.exchange([], [ask(1)]).deliveries
+        assert host.spoil(torn, "message tail", "garbage")
+        store._swept_ms, store.failpoint = 0, fail
+        done = store.exchange([Settlement(running.receipt, Ack())], [ask()])
+        store.failpoint = lambda point: None
+        assert next(calls) > fails
+        assert (done.settled, [d.message.id for d in done.deliveries]) == ([Settled.OK], [sound])
+        clock.advance("31s")  # leases run out
+        again = store.exchange([], [ask()])
+        assert [(d.message.id, d.message.crashes) for d in again.deliveries] == [(sound, 1)]
+        (message,) = store.find([torn])
+        assert message is not None and (message.lane, message.reason) == (Lane.QUARANTINE, DAMAGED)
+        assert store.counts() == Counts(leased=1, quarantine=1)
 
 
 def test_on_the_servers_clock_nothing_is_early(redis_server: RedisServer, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from redrive.message import (
     RetryAt,
     Settled,
     Settlement,
+    Swap,
 )
 from redrive.stores import open_store
 from redrive.stores.redis import preflight
@@ -194,6 +195,21 @@ def test_at_maxmemory_leases_that_ran_out_are_claimed_and_groups_go_on(fragile: 
             store.exchange([Settlement(again.receipt, Ack())], [])
         assert len(ran) == len({*ran}) == 8
         assert store.counts() == Counts() and store.check() == []
+    finally:
+        fragile.command("CONFIG", "SET", "maxmemory", 0)
+
+
+def test_at_maxmemory_a_sweep_goes_on_beside_the_claim_that_it_follows(fragile: RedisServer, store: RedisStore) -> None:
+    store.put(_drafts(2))
+    cells = [Swap(f"cell {n}", 0, b"x" * 100) for n in range(3000)]  # more than one sweep looks at
+    assert all(store.cells.swap(cells))
+    place = f"{{{store._link.namespace}}}:cs"
+    assert fragile.command("EXISTS", place) == 0
+    fragile.command("CONFIG", "SET", "maxmemory", 1)
+    try:
+        store._swept_ms = 0
+        assert len(store.exchange([], [ClaimRequest("default", 10, 60_000)]).deliveries) == 2
+        assert fragile.command("EXISTS", place) == 1  # from there the next sweep goes on
     finally:
         fragile.command("CONFIG", "SET", "maxmemory", 0)
 

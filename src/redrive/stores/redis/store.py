@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
-from ...errors import Unsupported
+from ...errors import StoreError, Unsupported
 from ...fault import Fault
 from ...ids import is_id, new_id
 from ...message import (
@@ -100,17 +101,23 @@ class RedisStore(RedisQueries, RedisAdmin):
             deliveries += claimed
             if bad:
                 asked = (ask.queue, part[1], [why for _, why in bad])
-                batches += self._call("set_aside", asked, b"".join(member for member, _ in bad))
-                aside = [*aside, *(member[6:] for member, _ in bad)]
+                with suppress(StoreError):  # otherwise the next claim sets them aside, when their leases have run out
+                    batches += self._call("set_aside", asked, b"".join(member for member, _ in bad))
+                    aside = [*aside, *(member[6:] for member, _ in bad)]
         if now - self._swept_ms >= SWEEP_EVERY_MS:
-            self._sweep(now)
+            with suppress(StoreError):  # what was committed must be returned; a later exchange sweeps
+                self._sweep(now)
         clogged_queues = frozenset(asks[at].queue for at in clogged) if clogged else frozenset()
         damaged = self._damaged(aside) if aside else ()
         named = tuple(sorted(batch.decode() for batch in {*batches})) if batches else ()
         return Exchange(settling.words(stale, other, words), deliveries, clogged_queues, damaged, named)
 
     def _damaged(self, aside: Sequence[bytes]) -> tuple[Message, ...]:
-        return tuple(stored[0] for stored in with_faults(self._call, aside[:SET_ASIDE_MAX]) if stored is not None)
+        try:
+            stored = with_faults(self._call, aside[:SET_ASIDE_MAX])
+        except StoreError:  # what was committed must be returned; these are in quarantine, and only not reported
+            return ()
+        return tuple(one[0] for one in stored if one is not None)
 
     def _sweep(self, now: int) -> None:
         self._swept_ms = now

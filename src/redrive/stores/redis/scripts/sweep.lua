@@ -1,4 +1,4 @@
--- needs: states faults cells groups puts settles
+-- needs: full states faults cells groups puts settles
 -- Forget done messages that were kept long enough, and keys whose time is over and whose message is gone; at most a
 -- thousand of each, and fewer long ones; counts of batches, and cells that expired. How many there were of what there were more; a thousand
 -- if there are others.
