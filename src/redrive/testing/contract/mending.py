@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,6 +43,7 @@ from .base import (
     settle,
     values,
 )
+from .cells import version
 from .weaker import takes
 
 
@@ -214,6 +216,20 @@ class RestoreRules(Contract):
         store.configure_group("q", "g", width=3, swaps=[Swap("x", 0, b"1")])
         assert [group.width for group in store.groups("q")] == [3] and values(store, "x") == [b"1"]
 
+    @takes("cells", "widths")
+    def test_a_cell_that_a_change_of_settings_deletes_is_gone(self, store: Store) -> None:
+        for _ in range(2):  # the second time nothing else changes
+            _deletes(store, lambda swap: store.configure("q", paused=True, swaps=[swap]))
+            _deletes(store, lambda swap: store.configure_group("q", "g", width=3, swaps=[swap]))
+
+    @takes("cells", "triages")
+    def test_a_cell_that_an_import_deletes_is_gone(self, store: Store) -> None:
+        message = Message(fresh_id(store), "t", "q", b"1", "c", Lane.DEAD)
+        for _ in range(2):  # the second time the message is stored already
+            _deletes(store, lambda swap: store.restore([message], swaps=[swap]))
+        _deletes(store, lambda swap: store.restore([], swaps=[swap]))
+        assert look(store, message.id).lane is Lane.DEAD
+
     @takes("cells", "finds")
     def test_a_cancel_is_one_commit_with_its_swaps(self, store: Store) -> None:
         id, away = put_one(store), Swap("away", 7, b"1")
@@ -324,3 +340,13 @@ class ListRules(Contract):
         if store.traits.finds:
             assert [m.id for m in store.peek(None, where=Filter(run="t")).messages] == [twice]
         assert claim(store)
+
+
+def _deletes(store: Store, change: Callable[[Swap], object]) -> None:
+    """Make a cell, and let the change delete it; another change of the version that it had is a conflict."""
+    assert store.cells.swap([Swap("x", 0, b"1")]) == [True]
+    gone = Swap("x", version(store.cells, "x"), None)
+    change(gone)
+    assert values(store, "x") == [None]
+    with pytest.raises(Conflict):
+        change(gone)

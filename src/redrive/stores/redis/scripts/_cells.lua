@@ -81,18 +81,19 @@ local function swap_all(swaps)
 end
 
 local function write_cells()
-  local fields = {}
+  local fields, deleted = {}, {}
   for key in pairs(swapped) do
     local cell = cells[key]
     if cell.packed then
       local n = #fields
       fields[n + 1], fields[n + 2] = key, cell.packed
     elseif cell.stored then
-      drop_field(CELLS, key)
+      deleted[#deleted + 1] = key
     end
   end
   swapped = {}
   if counted then call('SET', CELL_VERSIONS, text_of(counted)) end
+  each('HDEL', CELLS, deleted)
   -- As `spread`; a cell may have any name.
   if #fields >= MANY and call('HSETNX', CELLS, LONG, LONG) == 1 then call('HDEL', CELLS, LONG) end
   each('HSET', CELLS, fields)

@@ -5,5 +5,4 @@ for i, swap in ipairs(asked[1]) do keys[i] = swap[1] end
 read_cells(keys)
 for i, swap in ipairs(asked[1]) do words[i] = swap_cell(unpack(swap, 1, 4)) and 1 or 0 end
 write_cells()
-flush()
 return {now, words}
