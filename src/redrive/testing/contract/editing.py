@@ -8,10 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from ...errors import Conflict
+from ...ids import new_id
 from ...message import Ack, Edit, GroupOrder, Handle, Lane, Message, RetryAt, Settled, Swap, WaitFields
 from ...store import Store
 from ..clock import ManualClock
-from .base import Contract, claim, claim_one, claimed_ids, fault, look, put_one, settle
+from .base import LEASE_MS, Contract, claim, claim_one, claimed_ids, fault, look, put_one, settle
 from .weaker import takes
 
 
@@ -65,6 +66,25 @@ class EditRules(Contract):
         assert undo(store, before) == [False] * 3, "once is enough"
         clock.advance("61s")
         assert sorted(claimed_ids(store)) == sorted([fresh, bare, retried])
+
+    @takes("edits", "fenced")
+    @pytest.mark.parametrize("ends", [False, True], ids=["", "cancelled and back"])
+    def test_the_receipt_of_a_gone_message_does_not_fit_one_with_its_id_that_was_edited(
+        self, store: Store, clock: ManualClock, ends: bool
+    ) -> None:
+        id = put_one(store, id=new_id(clock()))
+        late = claim_one(store)
+        clock.advance(LEASE_MS / 1000)
+        assert settle(store, claim_one(store), Ack()) is Settled.OK
+        put_one(store, id=id)
+        before = [look(store, id)]
+        if ends:
+            assert cancel(store, before) == undo(store, before, cancelled=True) == [True]
+        else:
+            assert edit(store, before, WaitFields(priority=1)) == [True]
+        current = claim_one(store)
+        assert settle(store, late, Ack()) is Settled.STALE and look(store, id) == current.message
+        assert settle(store, current, Ack()) is Settled.OK
 
     @takes("edits", "priorities")
     def test_what_is_moved_is_claimed_where_it_is_now(self, store: Store) -> None:

@@ -11,6 +11,7 @@ from ...message import Ack, GroupOrder, Handle, Hasten, Lane, Postpone, Redrive,
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
+    LEASE_MS,
     Contract,
     OpenStore,
     another,
@@ -205,6 +206,22 @@ class HastenRules(Contract):
         before = look(store, id)
         assert store.triage([before.waiting_handle], Hasten(run="r")) == [True]
         assert look(store, id).run == "r" and claimed_ids(store) == [id]
+
+    @takes("hastens", "fenced")
+    def test_the_receipt_of_a_gone_message_does_not_fit_one_with_its_id_that_was_moved_in_time(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        for verdict in (Hasten(), Hasten(run="r"), Postpone("r", (clock() + 90_000,))):
+            id = put_one(store, id=new_id(clock()))
+            late = claim_one(store)
+            clock.advance(LEASE_MS / 1000)
+            assert settle(store, claim_one(store), Ack()) is Settled.OK
+            put_one(store, id=id, delay_ms=60_000)
+            assert store.triage([look(store, id).waiting_handle], verdict) == [True]
+            clock.advance("1m")
+            current = claim_one(store)
+            assert settle(store, late, Ack()) is Settled.STALE and look(store, id) == current.message
+            assert settle(store, current, Ack()) is Settled.OK
 
     @takes("hastens")
     @pytest.mark.parametrize("group", [None, "g"])

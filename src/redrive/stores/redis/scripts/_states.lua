@@ -159,8 +159,9 @@ local function record_of(id, message, packed)
   if packed then
     record.state = read_state(packed)
   else
+    local own = byte(message, 20) >= OWN
     record.state = {lane = READY, fence = 0, flags = flags_of(message), attempt = 0, crashes = 0, alone = 0, redrives = 0,
-      faults = 0, due = record.due, life = 0, held = 0, worker = '', cold = {}}
+      faults = 0, due = record.due, life = 0, held = 0, worker = '', cold = {n = own and number_of(record.member) or nil}}
   end
   record.put_queue = record.queue
   record.queue = record.state.cold.q or record.queue
