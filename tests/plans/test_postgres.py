@@ -103,6 +103,12 @@ insert into {SCHEMA}.cell(key, version, value, expires_ms, sweep_ms)
   from generate_series(0, {{count}}) n;
 """
 
+KEYS_AND_GROUPS = f"""
+insert into {SCHEMA}.unique_key(task, key, id, until_ms)
+  select 'over', 'key ' || n, gen_random_uuid(), {{now}} - n from generate_series(1, 20000) n;
+insert into {SCHEMA}.line(queue, name) select 'over', 'group ' || n from generate_series(1, 20000) n;
+"""
+
 
 @pytest.fixture(scope="module")
 def server(postgres_server: PostgresServer) -> Iterator[psycopg.Connection]:
@@ -537,6 +543,19 @@ def test_a_sweep_reads_a_thousand(explained: Explained) -> None:
     explained.store._swept_ms = 0
     plan = explained.plan("sweep", explained.store._sweep)
     assert plan.indexes == {"message_expires"} and plan.rows <= 2000 and not plan.could_scan, plan
+
+
+def test_a_sweep_looks_at_five_thousand_keys_and_groups_however_many_are_over(
+    server: psycopg.Connection, explained: Explained, mix: Mix
+) -> None:
+    server.execute(filling.spelt(KEYS_AND_GROUPS, mix.now_ms))
+    explained.store._swept_ms, explained.store._keys_at, explained.store._lines_at = 0, 0, ("", "")
+    plans = explained.plans(explained.store._sweep)
+    for name, table in (("sweep_keys", "unique_key"), ("sweep_lines", "line")):
+        plan = plans[name]
+        assert plan.sorts <= 5000 and plan.buffers <= 5000 * TOUCHED and not plan.scanned(table), (name, plan)
+    server.execute(f"delete from {SCHEMA}.unique_key where task = 'over'")
+    server.execute(f"delete from {SCHEMA}.line where queue = 'over'")
 
 
 def test_a_release_reads_the_leased_and_of_the_others_one_index(explained: Explained, mix: Mix) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import psycopg
 import pytest
 from tests.support.schemas import schema  # noqa: F401
 
+from redrive.ids import new_id
 from redrive.message import SKIP_LOOKED, Ack, ClaimRequest, Draft, RetryAt, Settled, Settlement, Swap
 from redrive.store import Store
 from redrive.stores.postgres.groups import STEP
@@ -40,6 +42,91 @@ def test_rows_of_groups_in_which_nobody_is_are_swept_away(schema: str) -> None:
     left = store._link.look(f"select name from {store._link.schema}.line order by name")
     assert left == [("held",), ("waits",), ("wide",)]
     store.close()
+
+
+def groups_of(store: PostgresStore) -> int:
+    found: int = store._link.look(f"select count(*) from {store._link.schema}.line")[0][0]
+    return found
+
+
+def empty_groups(store: PostgresStore, first: int, last: int) -> None:
+    line = f"{store._link.schema}.line(queue, name)"
+    made = f"insert into {line} select 'default', 'g' || n from generate_series(%s::int, %s) n"
+    store._link.run(lambda c: c.execute(made, (first, last)))
+
+
+def test_however_many_groups_are_empty_their_rows_go_within_a_minute(schema: str) -> None:
+    """A sweep that found many goes on at the next exchange."""
+    clock = ManualClock()
+    with closing(PostgresStore(schema, clock_ms=clock)) as store:
+        empty_groups(store, 10_001, 22_000)
+        clock.advance("61s")
+        for left in (7000, 2000, 0):
+            store.exchange([], [])
+            assert groups_of(store) == left
+
+
+def test_a_group_that_was_busy_at_the_sweep_is_looked_at_again_though_later_names_come(schema: str) -> None:
+    clock = ManualClock()
+    with closing(PostgresStore(schema, clock_ms=clock)) as store:
+        store.put([Draft(task="t", group="early")])
+        clock.advance("61s")
+        (delivery,) = store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries
+        store.exchange([Settlement(delivery.receipt, Ack())], [])
+        assert groups_of(store) == 1
+        empty_groups(store, 1, 1)
+        clock.advance("61s")
+        store.exchange([], [])
+        assert groups_of(store) == 0
+
+
+def keys_of(store: PostgresStore) -> int:
+    found: int = store._link.look(f"select count(*) from {store._link.schema}.unique_key")[0][0]
+    return found
+
+
+def expired_keys(store: PostgresStore, count: int, id: str) -> None:
+    """Make rows of keys whose time is over, ten of each millisecond, of the message with that id, if there is one."""
+    made = (
+        f"insert into {store._link.schema}.unique_key(task, key, id, until_ms) "
+        "select 't', %s || n, %s, %s + n / 10 from generate_series(0, %s - 1) n"
+    )
+    store._link.run(lambda c: c.execute(made, (id, id, store.now_ms() - 60_000, count)))
+
+
+def test_however_many_keys_are_over_their_rows_go_within_a_minute(schema: str) -> None:
+    """A sweep that found many goes on at the next exchange."""
+    clock = ManualClock()
+    with closing(PostgresStore(schema, clock_ms=clock)) as store:
+        expired_keys(store, 12_000, new_id(0))
+        store.put([Draft(task="t", key="later", key_for_ms=3_600_000), Draft(task="t", key="life")])
+        clock.advance("61s")
+        for left in (7002, 2002, 2, 2):
+            store.exchange([], [])
+            assert keys_of(store) == left
+        clock.advance("2h")
+        store.exchange([], [])
+        assert keys_of(store) == 2  # messages have them
+
+
+def test_keys_that_messages_have_keep_no_other_from_the_sweep(schema: str) -> None:
+    """It looks at some of them a minute, and begins again after the last."""
+    clock = ManualClock()
+    with closing(PostgresStore(schema, clock_ms=clock)) as store:
+        (put,) = store.put([Draft(task="t")])
+        expired_keys(store, 7000, put.id)
+        clock.advance("10s")
+        expired_keys(store, 10, new_id(0))
+        for left in (7010, 7000):
+            clock.advance("61s")
+            store.exchange([], [])
+            assert keys_of(store) == left
+        (delivery,) = store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries
+        store.exchange([Settlement(delivery.receipt, Ack())], [])
+        clock.advance("61s")
+        for left in (2000, 0):
+            store.exchange([], [])
+            assert keys_of(store) == left
 
 
 def test_expired_and_deleted_cells_leave_no_row(schema: str) -> None:

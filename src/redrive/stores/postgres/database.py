@@ -64,7 +64,7 @@ class PostgresDatabase(Store):
         self._floors.on_kept = self._listener.attend
         self.state_dir: Path | None = state_dir(f"{self._link.url.place}/{self._link.schema}")
         self.cells: Cells = PostgresCells(self)
-        self._swept_ms, self._lines_at = self.now_ms(), ("", "")
+        self._swept_ms, self._keys_at, self._lines_at = self.now_ms(), 0, ("", "")
 
     def _at(self, point: str) -> None:
         self.failpoint(point)

@@ -789,10 +789,17 @@ freed as (
 select count(*) from gone
 
 -- name: sweep_keys
--- $1 now
-delete from {s}.unique_key where (task, key) in (
-  select task, key from {s}.unique_key k where until_ms > 0 and until_ms <= {now[1]}
-    and not exists (select from {s}.message m where m.id = k.id) order by task, key limit 1000 for update skip locked)
+-- $1 now, $2 time up to which the last sweep looked: removes, of some keys whose time is over, those that no message has. Gives how many, and the
+-- time to go on from, null after the last.
+with looked as materialized (
+  select task, key, id, until_ms from {s}.unique_key where until_ms > 0 and until_ms > $2::bigint and until_ms <= {now[1]}
+  order by until_ms fetch first 5000 rows with ties),
+gone as (
+  delete from {s}.unique_key where ctid = any (array (
+    select k.at from looked l, lateral (
+      select ctid at from {s}.unique_key k where k.task = l.task and k.key = l.key and k.id = l.id and k.until_ms = l.until_ms
+        and not exists (select from {s}.message m where m.id = k.id) for update skip locked) k)) returning 1)
+select (select count(*) from gone), (select max(until_ms) from looked having count(*) >= 5000)
 
 -- name: sweep_cells
 -- $1 now
@@ -803,16 +810,18 @@ select count(*) from gone
 
 -- name: sweep_lines
 -- $1 queue and $2 name up to which the last sweep looked: removes, of some groups' rows, those that are unlocked and hold no setting. (A message
--- that joins meanwhile creates it again.) Gives the place to go on from.
+-- that joins meanwhile creates it again.) Gives how many, and the place to go on from, null after the last.
 with looked as materialized (
   select queue, name from {s}.line where (queue, name) > ($1::text, $2::text) order by queue, name limit 5000),
-idle as materialized (
-  select l.queue, l.name from looked k join {s}.line l on l.queue = k.queue and l.name = k.name where l.width is null and l.admitting is null
-    and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.turn is not null)
-    and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.place is not null)
-  for update of l skip locked),
-gone as (delete from {s}.line l using idle i where l.queue = i.queue and l.name = i.name)
-select queue, name from looked order by queue desc, name desc limit 1
+gone as (
+  delete from {s}.line where ctid = any (array (
+    select l.at from looked k, lateral (
+      select ctid at from {s}.line l where l.queue = k.queue and l.name = k.name and l.width is null and l.admitting is null
+        and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.turn is not null)
+        and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.place is not null)
+      for update skip locked) l)) returning 1)
+select (select count(*) from gone), l.queue, l.name
+from (select 1) one left join (select queue, name from looked order by queue, name offset 4999 limit 1) l on true
 
 -- name: nth_newest
 -- $1 lane, $2 queue, $3 n from 0

@@ -134,16 +134,18 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
         self._listener.nudge()
 
     def _sweep(self) -> None:
-        """Remove expired rows, at most a thousand of each kind, continue admissions after changes of settings, and add
-        up counts of batches."""
+        """Remove some expired rows of each kind, continue admissions after changes of settings, and add up counts of
+        batches."""
         now = self.now_ms()
         self._swept_ms = now
 
         def work(c: AnyConnection) -> bool:
-            removed = [self._st.rows(c, name, self._st.now())[0][0] for name in _SWEEPS]
-            self._st.do(c, "sweep_keys", self._st.now())
-            self._lines_at = next(iter(self._st.rows(c, "sweep_lines", *self._lines_at)), ("", ""))
-            return SWEEP_MAX in removed
+            removed: list[int] = [self._st.rows(c, name, self._st.now())[0][0] for name in _SWEEPS]
+            ((keys, until_ms),) = self._st.rows(c, "sweep_keys", self._st.now(), self._keys_at)
+            ((lines, *place),) = self._st.rows(c, "sweep_lines", *self._lines_at)
+            self._keys_at, self._lines_at = until_ms or 0, (place[0] or "", place[1] or "")
+            removed += keys, lines
+            return max(removed) >= SWEEP_MAX
 
         more = self._link.run(work)
         for (queue,) in self._look("queues_admitting"):
