@@ -45,6 +45,7 @@ from redrive.message import (
 )
 from redrive.stores.postgres.store import PostgresStore
 from redrive.stores.validation import KEY_BYTES_MAX, NAME_MAX
+from redrive.testing import ManualClock
 
 PATIENCE_S = 60.0
 FAULT = Fault(Kind.DEFAULT, "ValueError", "boom", "f" * 16)
@@ -264,6 +265,60 @@ def test_what_is_committed_stands_though_nobody_can_be_told(postgres_server: Pos
         finally:
             c.execute(f"grant {notify} to public".encode())
             c.execute(f"drop owned by {name}; drop role {name}".encode())
+
+
+def fails_at_commit(store: PostgresStore, nth: int) -> None:
+    """Let the transaction fail that is the nth to be committed from now on."""
+    left = [nth]
+
+    def fail(point: str) -> None:
+        left[0] -= point == "commit"
+        if point == "commit" and left[0] == 0:
+            raise StoreUnavailable("gone")
+
+    store.failpoint = fail
+
+
+def test_what_an_exchange_committed_is_returned_though_its_second_claim_fails(schema: str) -> None:
+    clock = ManualClock()
+    with closing(PostgresStore(schema, clock_ms=clock)) as store:
+        put(store, None)
+        (held,) = claim(store)
+        (ready,) = put(store, None)
+        (later,) = (put.id for put in store.put([Draft(task="t", queue="q", group="g", delay_ms=1000)]))
+        clock.advance("2s")
+        asks = [ClaimRequest(queue, 9, 30_000) for queue in ("default", "q")]
+        fails_at_commit(store, 2)
+        done = store.exchange([Settlement(held.receipt, Ack())], asks)
+        assert (done.settled, [d.message.id for d in done.deliveries]) == ([Settled.OK], [ready])
+        assert [d.message.id for d in store.exchange([], asks).deliveries] == [later]
+
+
+def test_what_an_exchange_committed_is_returned_though_a_damaged_message_is_not_set_aside(schema: str) -> None:
+    clock = ManualClock()
+    with closing(PostgresStore(schema, clock_ms=clock)) as store:
+        put(store, None)
+        (held,) = claim(store)
+        (ready,) = put(store, None)
+        (damaged,) = (put.id for put in store.put([Draft(task="t", headers={"a": "b"})]))
+        store._link.run(
+            lambda c: c.execute(f"update {store._link.schema}.message set meta = 'garbage' where id = %s", [damaged])
+        )
+        asks = [ClaimRequest("default", 9, 30_000)]
+        fails_at_commit(store, 2)
+        done = store.exchange([Settlement(held.receipt, Ack())], asks)
+        assert (done.settled, [d.message.id for d in done.deliveries]) == ([Settled.OK], [ready])
+        clock.advance("31s")
+        assert [message.id for message in store.exchange([], asks).damaged] == [damaged]
+
+
+def test_a_damaged_message_that_joins_its_group_when_claimed_is_set_aside_at_once(schema: str) -> None:
+    clock = ManualClock()
+    with closing(PostgresStore(schema, clock_ms=clock)) as store:
+        (damaged,) = (put.id for put in store.put([Draft(task="t", group="g", delay_ms=1000, headers={"a": "b"})]))
+        store._link.run(lambda c: c.execute(f"update {store._link.schema}.message set meta = 'garbage'"))
+        clock.advance("2s")
+        assert [m.id for m in store.exchange([], [ClaimRequest("default", 9, 30_000)]).damaged] == [damaged]
 
 
 def test_statements_that_were_prepared_before_a_migration_are_prepared_anew(store: PostgresStore, other: Other) -> None:

@@ -6,6 +6,7 @@ decided one by one.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import psycopg
 from msgspec.structs import replace
 
+from ...errors import StoreError
 from ...ids import new_id
 from ...message import (
     SKIP_LOOKED,
@@ -76,12 +78,17 @@ class Exchanges:
             left = [n for n, deliveries in enumerate(one.deliveries) if not deliveries]
             again = _One(self._st, self._floors, self._failpoint, (), [one.asks[n] for n in left], ())
             again.waking = True
-            self._send(again)
-            for n, deliveries in zip(left, again.deliveries, strict=True):
-                one.deliveries[n] = deliveries
-            one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
+            with contextlib.suppress(StoreError):  # what is committed must be returned; the next exchange claims them
+                self._send(again)
+                for n, deliveries in zip(left, again.deliveries, strict=True):
+                    one.deliveries[n] = deliveries
+                one.clogged = one.clogged - {ask.queue for ask in again.asks} | again.clogged
+                one.bad += again.bad
         claimed = [d for deliveries in one.deliveries for d in deliveries]
-        damaged = (*(self._beyond.take() if self._beyond.moved else ()), *(self._set_aside(one.bad) if one.bad else ()))
+        damaged = (*(self._beyond.take() if self._beyond.moved else ()),)
+        if one.bad:
+            with contextlib.suppress(StoreError):  # they are claimed again when their leases end
+                damaged += self._set_aside(one.bad)
         one.died.update(message.batch for message in damaged if message.batch is not None)
         over = batches.ended(self._link, self._st, one.counted, one.died) if one.counted or one.died else ()
         return Exchange(one.words, claimed, frozenset(one.clogged), damaged, over)
