@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from .errors import KeyMissing
 from .fault import Fault, Kind
-from .message import HELD, Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
+from .message import HELD, REASON_MAX, Ack, DeadLetter, Decision, Deferral, Message, Quarantine, RetryAt
 from .policy import CRASHES_MAX, Backoff, Chosen, Retry, draw
 
 LOCKED = f"{KeyMissing.__module__}.{KeyMissing.__qualname__}"  # error in the fault of a message whose key is missing
@@ -256,7 +256,8 @@ def _sentence(crashes: int, alone: int, last: Fault | None) -> str:
 
 
 def _check(decision: Any) -> Decision:
-    """Return the decision of the policy's override. Raises TypeError or ValueError if it is not a valid decision."""
+    """Return the decision of the policy's override, with at most REASON_MAX characters of its reason. Raises
+    TypeError or ValueError if it is not a valid decision."""
     match decision:
         case RetryAt(at_ms=at_ms):
             if type(at_ms) is not int or not 0 <= at_ms <= AT_MAX_MS:
@@ -265,6 +266,8 @@ def _check(decision: Any) -> Decision:
             f"{reason}{why}".encode()
             if not all(isinstance(word, str) for word in (reason, why)):
                 raise TypeError(f"override returned {decision!r}; expected its reason and its why as text")
+            if len(reason) > REASON_MAX:  # cut and not refused, as the default policy might run the message again
+                decision = replace(decision, reason=reason[:REASON_MAX])
         case Ack():
             pass
         case _:

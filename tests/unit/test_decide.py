@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from redrive.decide import RUN, Policy, Signals, admit, decide, tried_ms, with_fate
 from redrive.errors import Snooze
 from redrive.fault import Crash, Fault, Kind, classify, crash_fault
-from redrive.message import DeadLetter, Decision, Lane, Message, Quarantine, RetryAt
+from redrive.message import REASON_MAX, DeadLetter, Decision, Lane, Message, Quarantine, RetryAt
 from redrive.policy import Backoff, Retry
 from redrive.stores.lifecycle import decided
 
@@ -427,6 +427,13 @@ def test_a_wait_without_end_stays_a_time_that_stores_can_keep(asked_s: float) ->
     snoozed = classify(Snooze(asked_s))
     decision = decide(message(), snoozed, Policy(), NOW)
     assert isinstance(decision, RetryAt) and NOW < decision.at_ms <= 2**62
+
+
+@pytest.mark.parametrize("end", [DeadLetter("x" * 300, "y" * 300), Quarantine("y" * 300, reason="x" * 300)])
+def test_a_long_reason_of_an_override_is_cut_and_its_decision_holds(end: DeadLetter | Quarantine) -> None:
+    policy = Policy(Retry(override=lambda message, fault, delay_s: end))
+    decision = decide(message(), classify(ValueError("x")), policy, NOW)
+    assert decision == replace(end, reason="x" * REASON_MAX) and len(decision.why) == 300
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ REASONS = (  # why redrive itself lets a message die or quarantines it; an overr
     "exhausted", "permanent", "elapsed", HELD, "deadline", "budget", "rejected", "unreadable", "unroutable", "crashed",
     "tampered", DAMAGED, "poison",
 )  # fmt: skip
+REASON_MAX = 255  # most characters of the reason of a dead message, as stores have it in indexes
 UNWATCHED = "@-"  # in the field `run`, after the id of a run that does not await what becomes of the message
 AFTER = "@"  # in the field `run`, between the id of a run that made the message due and the attempts that it had
 FAULTS_KEPT_EACH_END = 10  # from each end of a message's history so many faults are kept

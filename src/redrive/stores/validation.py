@@ -14,6 +14,7 @@ from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported, near_miss
 from ..ids import is_id
 from ..message import (
     PRIORITIES,
+    REASON_MAX,
     RESTING,
     Draft,
     Edit,
@@ -186,7 +187,8 @@ def values_of(where: Filter, *fields: str) -> dict[str, tuple[str, ...]]:
 
 
 def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Message]:
-    """The messages, each with its lane as a Lane. Raises TooLarge or EnqueueError for one that cannot be stored."""
+    """The messages, each with its lane as a Lane, and the dead ones with the first REASON_MAX characters of their
+    reasons. Raises TooLarge or EnqueueError for one that cannot be stored."""
     for message in messages:
         if message.lane not in RESTING:
             raise EnqueueError(
@@ -197,9 +199,14 @@ def admit_restored(messages: Sequence[Message], traits: Traits) -> Sequence[Mess
         why = _counters(message) or _unwritable([message.reason, message.worker, *_found_by(message)])
         if why is not None:
             raise EnqueueError(f"message {message.id} is refused: {why}; nothing was written")
-    if all(type(message.lane) is Lane for message in messages):
+    if all(type(message.lane) is Lane and len(message.reason or "") <= REASON_MAX for message in messages):
         return messages
-    return [replace(message, lane=Lane(message.lane)) for message in messages]
+    return [
+        replace(message, lane=Lane(message.lane), reason=message.reason[:REASON_MAX])
+        if message.reason and message.lane == Lane.DEAD
+        else replace(message, lane=Lane(message.lane))
+        for message in messages
+    ]
 
 
 def unstorable(message: Message) -> str | None:

@@ -22,6 +22,7 @@ from redrive.errors import Conflict, EnqueueError, StoreUnavailable
 from redrive.fault import Fault, Kind
 from redrive.ids import new_id
 from redrive.message import (
+    REASON_MAX,
     Ack,
     Cancel,
     ClaimRequest,
@@ -360,6 +361,14 @@ def test_a_put_that_broke_is_not_taken_for_done_by_an_id_that_was_there_before(s
 def long(bytes_: int) -> str:
     """A name that cannot be compressed."""
     return "".join(f"{n * 2654435761 % 2**32:08x}" for n in range(bytes_ // 8 + 1))[:bytes_]
+
+
+def test_a_message_quarantined_with_a_long_text_goes_back_to_the_dead_with_its_beginning(store: PostgresStore) -> None:
+    (handle,) = bury(store, Lane.QUARANTINE)
+    assert store.triage([handle], Isolate(long(4000))) == [True]
+    assert store.triage([handle], Readmit("yes")) == [True]
+    (message,) = store.find([handle.id])
+    assert message is not None and (message.lane, message.reason) == (Lane.DEAD, long(4000)[:REASON_MAX])
 
 
 LONG: Sequence[dict[str, str]] = (

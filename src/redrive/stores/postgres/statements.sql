@@ -639,10 +639,10 @@ returning r.id::text, r.redrives, r.lane, m.batch, r.lane was, 'quarantine' now)
 select id, redrives, lane from moved
 
 -- name: readmit
--- $1 ids in order, $2 redrives, $3 lanes
+-- $1 ids in order, $2 redrives, $3 lanes. What quarantined a message may be a text too long for the indexes of what is dead.
 with moved as (
 update {s}.message m set lane = 'dead', before = null,
-  reason = case when (m.before ->> 'redrives')::int = coalesce(m.redrives, 0) then m.before ->> 'reason' else m.reason end
+  reason = case when (m.before ->> 'redrives')::int = coalesce(m.redrives, 0) then m.before ->> 'reason' else left(m.reason, 255) end
 from unnest($1::uuid[], $2::int[], $3::text[]) r(id, redrives, lane)
 where m.id = r.id and coalesce(m.redrives, 0) = r.redrives and m.lane = r.lane
 returning r.id::text, r.redrives, r.lane, m.batch, r.lane was, 'dead' now){count[moved]}

@@ -20,6 +20,7 @@ from ...fault import Fault, Kind
 from ...ids import new_id
 from ...message import (
     ABSENT,
+    REASON_MAX,
     RESTING,
     ClaimRequest,
     DeadLetter,
@@ -207,6 +208,10 @@ def bury(
     decision = DeadLetter(reason) if lane is Lane.DEAD else Quarantine(reason=reason)
     assert settle(store, delivery, decision, fault=why) is Settled.OK
     return id
+
+
+TOO_LONG = "".join(chr(0x4E00 + n * 2654435761 % 20_000) for n in range(5000))  # a reason that cannot be compressed
+LONGEST = TOO_LONG[:REASON_MAX]
 
 
 def handle(store: Store, id: str) -> Handle:

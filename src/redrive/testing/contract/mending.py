@@ -28,6 +28,8 @@ from ...message import (
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
+    LONGEST,
+    TOO_LONG,
     Contract,
     bury,
     claim,
@@ -254,6 +256,13 @@ class RestoreRules(Contract):
         assert (message.due_ms, message.cancel, message.run, message.result, message.rested_ms) == (
             *(None, False, None, None, 7),
         )
+
+    @takes("triages")
+    def test_a_dead_one_with_a_long_reason_has_its_beginning(self, store: Store) -> None:
+        dead, poison = fresh_id(store), fresh_id(store)
+        lanes = {dead: Lane.DEAD, poison: Lane.QUARANTINE}
+        assert store.restore([Message(id, "t", "q", b"1", id, lane, reason=TOO_LONG) for id, lane in lanes.items()])
+        assert (look(store, dead).reason, look(store, poison).reason) == (LONGEST, TOO_LONG)
 
     @pytest.mark.parametrize(
         "wrong",

@@ -8,12 +8,14 @@ import pytest
 
 from ...errors import Conflict, EnqueueError
 from ...fault import Fault, Kind
-from ...message import Ack, DeadLetter, Decision, Draft, Lane, Quarantine, RetryAt, Settled, Settlement, Swap
+from ...message import Ack, DeadLetter, Decision, Draft, Filter, Lane, Quarantine, RetryAt, Settled, Settlement, Swap
 from ...store import Store
 from ..clock import ManualClock
 from .base import (
+    LONGEST,
     Contract,
     ask,
+    bury,
     claim,
     claim_one,
     claimed_ids,
@@ -79,6 +81,12 @@ class SettleRules(Contract):
             assert (message.attempt, message.body, message.faults) == (1, b"kept", (fault(),))
         clock.advance("365d")
         assert claim(store) == []
+
+    @takes("triages")
+    def test_the_longest_reason_is_kept_and_found(self, store: Store) -> None:
+        id = bury(store, reason=LONGEST)
+        assert look(store, id).reason == LONGEST
+        assert [m.id for m in store.peek(Lane.DEAD, where=Filter(reason=LONGEST)).messages] == [id]
 
     @pytest.mark.parametrize("kind", ["retry", "dead", "quarantine"])
     def test_a_decision_that_does_not_count_gives_the_attempt_back(
