@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import IsolationLevel
 from psycopg.rows import dict_row
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
@@ -17,7 +18,7 @@ from tests.support.pgbouncer import pgbouncer
 from tests.support.servers import PostgresServer
 
 from redrive.errors import EnqueueError, StoreUnavailable, Unsupported
-from redrive.message import ClaimRequest, Draft, Swap
+from redrive.message import Ack, ClaimRequest, Draft, Settlement, Swap
 from redrive.stores.postgres.store import PostgresStore
 
 DRAFT = Draft(task="push")
@@ -175,6 +176,39 @@ def test_a_transaction_that_has_failed_or_only_reads_is_refused(
     connection.read_only = True
     with pytest.raises(EnqueueError, match="only reads"):
         store.put([DRAFT], tx=connection)
+
+
+SNAPSHOTS = {"repeatable read": IsolationLevel.REPEATABLE_READ, "serializable": IsolationLevel.SERIALIZABLE}
+
+
+@pytest.mark.parametrize("level", SNAPSHOTS)
+@pytest.mark.parametrize(
+    ("draft", "has"), [(Draft(task="push", group="g"), "a group"), (Draft(task="push", key="k"), "a unique key")]
+)
+def test_a_key_or_a_group_is_refused_where_the_transaction_sees_what_was_before(
+    store: PostgresStore, connection: psycopg.Connection[Any], level: str, draft: Draft, has: str
+) -> None:
+    """It would be told that the key is held, or be parked behind a message, long after that one is done."""
+    store.put([draft])
+    connection.isolation_level = SNAPSHOTS[level]
+    order(connection)
+    (delivery,) = store.exchange([], [ClaimRequest("default", 1, 60_000)]).deliveries
+    store.exchange([Settlement(delivery.receipt, Ack())], [])
+    with pytest.raises(EnqueueError, match=f"isolation level is '{level}', and a message of task 'push' has {has}"):
+        store.put([DRAFT, draft], tx=connection)
+    connection.commit()
+    assert (stored(store), stored(store, "orders")) == (0, 1)
+
+
+@pytest.mark.parametrize("level", SNAPSHOTS)
+def test_other_messages_are_put_at_any_isolation_level(
+    store: PostgresStore, connection: psycopg.Connection[Any], level: str
+) -> None:
+    connection.isolation_level = SNAPSHOTS[level]
+    order(connection)
+    store.put([DRAFT, Draft(task="push", batch="b")], swaps=[Swap("cell", 0, b"1")], tx=connection)
+    connection.commit()
+    assert (stored(store), stored(store, "orders"), stored(store, "cell")) == (2, 1, 1)
 
 
 def test_a_connection_that_is_closed_or_lost_says_so(store: PostgresStore, postgres_server: PostgresServer) -> None:

@@ -57,7 +57,7 @@ class PostgresStore(PostgresQueries, PostgresAdmin):
             return self._write(c, drafts, given, swaps)
 
         if tx is not None:
-            with within(connection_of(tx), self._link) as c:
+            with within(connection_of(tx), self._link, drafts) as c:
                 puts = self._write(c, drafts, given, swaps)
                 if drafts:
                     tell(c, self._link, self._st, drafts)

@@ -25,7 +25,7 @@ _EXPECTED = (
 )
 _HERE = (
     "select system_identifier::text, current_database()::text, to_regclass($1) is not null, "
-    "current_setting('transaction_read_only') = 'on' from pg_control_system()"
+    "current_setting('transaction_read_only') = 'on', current_setting('transaction_isolation') from pg_control_system()"
 )
 
 
@@ -51,15 +51,16 @@ def _driver(tx: Any, connection: Any) -> str:
 
 
 @contextlib.contextmanager
-def within(c: psycopg.Connection[Any], link: Session) -> Iterator[psycopg.Connection[Any]]:
+def within(c: psycopg.Connection[Any], link: Session, drafts: Sequence[Draft]) -> Iterator[psycopg.Connection[Any]]:
     """Yield the connection for redrive's statements in its transaction: all of them apply, or none if the block raises.
 
     Begins the transaction if none is open. Raises Unsupported if the connection is to another database than `link`,
-    EnqueueError if it is in autocommit, failed or read-only, and the errors of errors.py for errors of the server.
+    EnqueueError if it is in autocommit, failed or read-only, or at an isolation level at which `drafts` cannot be put,
+    and the errors of errors.py for errors of the server.
     """
     _writable(c)
     try:
-        _same_database(c, link)
+        _sees_others(_same_database(c, link), drafts)
         adapt(c)
         try:
             with c.pipeline():
@@ -101,7 +102,8 @@ def _writable(c: psycopg.Connection[Any]) -> None:
         )
 
 
-def _same_database(c: psycopg.Connection[Any], link: Session) -> None:
+def _same_database(c: psycopg.Connection[Any], link: Session) -> str:
+    """Return the isolation level of the transaction."""
     (here,) = _do(c, _HERE, f"{link.schema}.message")
     if here[:2] != link.identity() or not here[2]:
         link.forget_identity()  # after a failover the session's server may be another
@@ -112,6 +114,22 @@ def _same_database(c: psycopg.Connection[Any], link: Session) -> None:
         )
     if here[3]:
         raise EnqueueError("tx= is in a transaction that only reads; begin one that may write")
+    return str(here[4])
+
+
+def _sees_others(level: str, drafts: Sequence[Draft]) -> None:
+    """Raise EnqueueError for drafts with a key or a group, unless each statement sees what others have committed: by an
+    older snapshot the holder of a key, or of a place in a group, may be a message that is gone."""
+    if level in ("read committed", "read uncommitted"):
+        return
+    for draft in drafts:
+        if draft.key is not None or draft.group is not None:
+            what = "a group" if draft.key is None else "a unique key"
+            raise EnqueueError(
+                f"tx= is in a transaction whose isolation level is {level!r}, and a message of task "
+                f"{draft.task[:100]!a} has {what}, which it may see as it was before; expected 'read committed': begin "
+                "such a transaction, or enqueue the message without a key and a group; nothing was written"
+            )
 
 
 def _do(c: psycopg.Connection[Any], sql: str, *args: Any) -> psycopg.RawCursor[tuple[Any, ...]]:
