@@ -16,6 +16,7 @@ from .errors import ConfigError, Unreadable
 from .message import LABEL_PREFIX, UNREADABLE, Draft, Message
 
 NEXT_HEADER = "redrive-next"  # header of a message with the later steps of its chain
+STEP_HEADER = "redrive-step"  # header of the message of a workflow's step whose result is taken; an edit keeps it
 RESULTS_HEADER = "redrive-results"  # header of a member of a batch whose results are kept, with the time in ms
 BATCH_GROUP = "batch/"  # begins the name of the group of a batch with a width; its id follows
 STEPS_MAX = 100

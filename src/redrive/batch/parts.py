@@ -13,7 +13,6 @@ from ..ids import part_id
 from ..message import BatchCounts, Draft
 
 PARTS_MAX = 200  # parts of one batch: its state is one cell, which each change writes
-STEP_HEADER = "redrive-step"  # header of the message of a step whose result is taken; an edit keeps it
 RESULT_KEPT_MS = 30 * 24 * 3600 * 1000  # for how long a step's message keeps its result, until a look stores that
 
 

@@ -8,12 +8,13 @@ from itertools import chain
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..chain import STEP_HEADER
 from ..errors import Unreadable, Unsupported
 from ..ids import part_id, wholes_of
 from ..message import BatchCounts, Cell, Draft, Filter, Lane, Message
 from ..store import Store, pages
 from ..stores.validation import admit, admit_batch
-from .parts import NOTHING, STEP_HEADER, Part, Seen, summed
+from .parts import NOTHING, Part, Seen, summed
 from .state import BatchPhase, BatchState, cell_of, state_in
 
 PAGE = 500

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ..chain import STEP_HEADER
 from ..errors import ConfigError, Conflict, Unsupported
 from ..ids import new_id, part_id
 from ..message import Draft, Swap
@@ -19,7 +20,7 @@ from . import repeats
 from .advance import advance
 from .fill import raise_refused
 from .follow import follow
-from .parts import PARTS_MAX, RESULT_KEPT_MS, STEP_HEADER, Part, Tolerance
+from .parts import PARTS_MAX, RESULT_KEPT_MS, Part, Tolerance
 from .read import need_counts, wholes
 from .ref import BatchRef
 from .state import BatchState, chunk_swap, swap_of

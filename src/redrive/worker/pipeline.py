@@ -20,7 +20,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
 from ..errors import EnqueueError, StoreError
-from ..message import ClaimRequest, Settled, Settlement
+from ..message import Ack, ClaimRequest, Settled, Settlement
 from ..store import Store
 from ..task import TaskSpec
 from .delivery_events import Reporter
@@ -101,7 +101,7 @@ class Pipeline:
                 if self._large_bodies is not None and result.settlement.follow_ups:
                     task = self._tasks[result.delivery.message.task]
                     result = deposited(result, self._large_bodies, task, self._store.now_ms, worker)
-                if execution.complaint is not None:
+                if execution.complaint is not None and isinstance(result.settlement.decision, Ack):
                     text = f"{execution.delivery.message.id} is done without result: {execution.complaint}"
                     self._reporter.notice("result_dropped", text)
             outcomes.append(result)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..chain import NEXT_HEADER, next_step
+from ..chain import NEXT_HEADER, STEP_HEADER, next_step
 from ..decide import Policy, decide, tried_ms, with_fate
 from ..errors import Cancelled, EnqueueError, LeaseLost, Reject, StoreError, Unreadable, Unsupported
 from ..fault import Crash, Fault, Kind, classify, crash_fault
@@ -94,6 +94,9 @@ def _outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
         return _as_before(execution, execution.stored, run_s)
     if execution.fault is None and NEXT_HEADER in execution.delivery.message.headers:
         extras = _with_next_step(execution, extras, now_ms)
+    if execution.complaint is not None and STEP_HEADER in execution.delivery.message.headers:
+        why = f"it ran, and later steps of its workflow cannot get its result: {execution.complaint}"
+        execution.fault = execution.fault or classify(Reject(why))
     if execution.fault is None:
         return Outcome(_done(execution, extras), execution.delivery, run_s, None, execution.started_s)
     failed = _failed(execution.delivery.message, _with_run(execution.fault, run_s), execution.task.policy, now_ms)
@@ -237,7 +240,7 @@ def _compensation(
         version=message.version,
         keep_ms=other.keep_ms,
         headers={
-            **{name: text for name, text in message.headers.items() if name != NEXT_HEADER},
+            **{name: text for name, text in message.headers.items() if name not in (NEXT_HEADER, STEP_HEADER)},
             **{f"redrive-dead-{name}": text for name, text in dead.items()},
         },
         correlation_id=message.correlation_id,

@@ -91,6 +91,36 @@ def test_a_step_that_dies_withholds_the_later_ones_until_its_redrive_resumes_the
     assert len([what for what in shop.ran if what[0] == "close"]) == 19
 
 
+def test_a_result_that_cannot_be_passed_on_fails_the_step_until_it_returns_another(shop: Shop) -> None:
+    returned: list[Any] = ["label", float("nan"), object()]
+    undone = []
+    told = list[Any]()
+    shop.app.subscribe(told.extend)
+
+    @shop.app.task(name="undo", ctx=True, keep_result="1h")
+    def undo(ctx: Context) -> object:
+        undone.append(ctx.message.id)
+        return object()
+
+    @shop.app.task(name="odd", on_dead=undo)
+    def odd() -> Any:
+        return returned.pop()
+
+    w = shop.app.workflow(name="odd")
+    w.step(shop.close, 1, label=w.step(odd).result)
+    ref = w.enqueue()
+    for left in (2, 1):
+        shop.work()
+        (dead,) = ref.members()
+        assert dead.reason == "rejected" and "cannot get its result" in dead.faults[-1].text
+        assert len(returned) == left and ref.state == "partial" and shop.ran == []
+        shop.app.dlq.retry([dead.id])
+    shop.work()
+    assert ref.state == "done" and shop.ran == [("close", 1, "label")]
+    dropped = [event.text for event in told if getattr(event, "name", "") == "result_dropped"]
+    assert len(undone) == len(dropped) == 2 and all(any(id in text for text in dropped) for id in undone)
+
+
 def test_a_selector_of_a_batch_takes_the_members_of_its_parts(shop: Shop) -> None:
     shop.bad = {"book"}
     first, second = shop.order(1), shop.order(2)
