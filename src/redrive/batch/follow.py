@@ -93,6 +93,11 @@ def _due(store: Store, whole: WholeBatch) -> Due | None:
     made = advance(whole.state, whole.own, store.now_ms(), whole.parts, more=more)
     feeding = made.state.feeding
     if feeding is None:
+        if made.state == whole.state and whole.lost is not None:
+            raise Unreadable(
+                f"the result of step {whole.lost!r} is gone, as its message was removed or was done without one, so no "
+                "step that takes it begins; cancel the workflow and enqueue the rest by hand"
+            )
         return None if made.state == whole.state else Due(whole, made)
     try:
         members, swap = stored_drafts(store, whole.id, feeding)
@@ -141,12 +146,14 @@ def _finish(store: Store, state: BatchState) -> None:
 
 
 def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:
-    """Return the mark of a batch or step; None for one that must be looked at again: it is being filled or stopped, or
-    what it is a part of is not settled or is being filled."""
+    """Return the mark of a batch or step; None for one that must be looked at again: it is being filled or stopped, it
+    lost the result of a step, or what it is a part of is not settled or is being filled."""
     whole, *rest = (settled.get(one) for one in wholes_of(id))
     if whole is None or whole.own == BatchCounts() or (whole.state is not None and whole.state.is_stopping):
         return None
     if any(one is None or (one.state is not None and one.state.is_filled) or ends_again(one) for one in (whole, *rest)):
+        return None
+    if any(one is not None and one.lost is not None for one in (whole, *rest)):
         return None
     above, name = rest[0] if rest else None, id.rpartition("/")[2]
     ended = whole.state is None or whole.state.ended_ms is not None

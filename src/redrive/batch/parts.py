@@ -74,12 +74,14 @@ class Part(Struct, frozen=True, omit_defaults=True):
 
 
 class Seen(Struct, frozen=True):
-    """A part as read: its members, and if it is open, done, or neither. `result`: that of a step that is done."""
+    """A part as read: its members, and if it is open, done, or neither. `result`: that of a step that is done. `lost`:
+    it is not done, as its message returned a result that is gone."""
 
     counts: BatchCounts
     open: bool
     done: bool
     result: bytes | None = None
+    lost: bool = False
 
 
 NOTHING: Mapping[str, Seen] = {}

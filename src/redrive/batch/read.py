@@ -41,6 +41,13 @@ class WholeBatch(Struct, frozen=True):
         assert self.state is not None, "only a batch with a state has a phase"
         return self.state.phase(self.own, self.parts)
 
+    @property
+    def lost(self) -> str | None:
+        """The name of a step whose result is gone; None if there is none, or the batch is cancelled."""
+        if self.state is None or self.state.cancelled:
+            return None
+        return next((name for name, seen in self.parts.items() if seen.lost), None)
+
 
 def wholes(store: Store, ids: Sequence[str], *, results: bool = False) -> list[WholeBatch]:
     """Read these batches, in the order of `ids`. With `results`, also what the messages of steps that are done
@@ -90,9 +97,18 @@ def _seen(
     if wanted:
         for at, found in zip(wanted.values(), store.find([*wanted]), strict=True):
             message = found or _edited(store, parts[at][0])
-            if message is not None and message.lane is Lane.DONE:
-                read[at] = replace(read[at], result=message.result or b"null")
+            if message is not None and message.lane is Lane.DONE and message.result is not None:
+                read[at] = replace(read[at], result=message.result)
+            elif _is_waived(counts[at]):
+                read[at] = replace(read[at], result=b"null")
+            elif read[at].done:
+                read[at] = replace(read[at], done=False, lost=True)
     return iter(read)
+
+
+def _is_waived(counts: BatchCounts) -> bool:
+    """True if a step of one message is done though that message never was: it died as often as it was opened."""
+    return counts.total == 1 and counts.died >= counts.opened
 
 
 def _edited(store: Store, id: str) -> Message | None:

@@ -11,7 +11,8 @@ methods of `Pipeline`, in the order in which they stand here. They differ in how
 6. settle: `Store.exchange` again, with `settlements`. `refuse` makes the settlement that replaces one which the store
    does not take.
 7. `report`: count what became of the messages, emit events, write logs.
-8. `follow`: enqueue the callbacks of batches that ended, or lost a member to a death.
+8. `follow`: enqueue the callbacks of batches that ended, or lost a member to a death; store the results of steps that
+   added members, as these may run for longer than the messages with the results are kept.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 
+from ..chain import STEP_HEADER
 from ..errors import EnqueueError, StoreError
 from ..message import Ack, ClaimRequest, Settled, Settlement
 from ..store import Store
@@ -36,8 +38,8 @@ class Pipeline:
     """The steps that one worker takes with a batch of messages.
 
     `flow` and `keys` are None where no task needs them, `paused` where no task can be paused. `reporter` counts and
-    reports the outcomes. `follow` puts the callbacks of batches; None where the store has none. Only `admit` may run on
-    another thread than the rest.
+    reports the outcomes. `follow` puts the callbacks of batches; None where the store has none. `grown` are the steps
+    to follow that added members. Only `admit` may run on another thread than the rest.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Pipeline:
         self._store, self._tasks, self._worker = store, tasks, worker
         self._flow, self._keys, self._reporter, self._follow = flow, keys, reporter, follow
         self.has_keys: bool = keys is not None
+        self.grown = set[str]()
         self._large_bodies = store.large_bodies
         self._texts = store.box is None  # True if texts of faults may be written unencrypted
 
@@ -101,6 +104,9 @@ class Pipeline:
                 if self._large_bodies is not None and result.settlement.follow_ups:
                     task = self._tasks[result.delivery.message.task]
                     result = deposited(result, self._large_bodies, task, self._store.now_ms, worker)
+                message = result.delivery.message
+                if result.settlement.follow_ups and STEP_HEADER in message.headers and message.batch is not None:
+                    self.grown.add(message.batch)
                 if execution.complaint is not None and isinstance(result.settlement.decision, Ack):
                     text = f"{execution.delivery.message.id} is done without result: {execution.complaint}"
                     self._reporter.notice("result_dropped", text)
@@ -128,9 +134,10 @@ class Pipeline:
 
     def follow(self, batches: Sequence[str]) -> None:
         """Put the callbacks that are due for these batches. If the store fails, a sweep puts them within seconds."""
+        grown, self.grown = self.grown, set[str]()
         if self._follow is not None:
             with contextlib.suppress(StoreError):
-                self._follow(batches)
+                self._follow([*batches, *grown])
 
     def release(self, executions: Sequence[Execution]) -> None:
         """Stop counting these executions, which are decided, among the concurrent calls of their dependencies."""

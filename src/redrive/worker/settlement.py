@@ -94,9 +94,9 @@ def _outcome(execution: Execution, now_ms: int, worker: str) -> Outcome:
         return _as_before(execution, execution.stored, run_s)
     if execution.fault is None and NEXT_HEADER in execution.delivery.message.headers:
         extras = _with_next_step(execution, extras, now_ms)
-    if execution.complaint is not None and STEP_HEADER in execution.delivery.message.headers:
-        why = f"it ran, and later steps of its workflow cannot get its result: {execution.complaint}"
-        execution.fault = execution.fault or classify(Reject(why))
+    message, why = execution.delivery.message, execution.complaint
+    if why is not None and execution.fault is None and STEP_HEADER in message.headers and message.batch is not None:
+        execution.fault = classify(Reject(f"it ran, and later steps of its workflow cannot get its result: {why}"))
     if execution.fault is None:
         return Outcome(_done(execution, extras), execution.delivery, run_s, None, execution.started_s)
     failed = _failed(execution.delivery.message, _with_run(execution.fault, run_s), execution.task.policy, now_ms)

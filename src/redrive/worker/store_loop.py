@@ -216,7 +216,7 @@ class StoreLoop:
             self._leases.renew_soon()
         self._outcomes = []
         self._settled(outcomes, result.settled)
-        if result.batches:
+        if result.batches or self._pipeline.grown:
             self._pipeline.follow(result.batches)
         by_ms = self._lapsed_by_ms
         enough = bool(result.deliveries) or by_ms is None or by_ms >= self._store.now_ms()

@@ -12,7 +12,7 @@ from tests.support.orders import ONCE, Shop, adds_up
 from redrive import context
 from redrive.batch import Batch, BatchRef
 from redrive.errors import ConfigError, Conflict
-from redrive.message import Discard, Handle, Lane
+from redrive.message import Discard, Handle, Keep, Lane
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing import ManualClock
@@ -104,6 +104,81 @@ def test_a_step_keeps_its_result_while_a_member_that_it_added_waits_for_a_redriv
     shop.later("400d")
     shop.redrive(ref)
     assert ref.state == "done" and shop.ran[-1] == ("close", 1, "label")
+
+
+def ship_after_a_step_that_adds(shop: LateShop) -> BatchRef:
+    """A workflow: `first` returns a label and adds a member in the queue `later`, then `ship` takes the label."""
+
+    @shop.app.task(name="first", retry=ONCE)
+    def first() -> str:
+        shop.note("first")
+        batch = context().batch
+        assert batch is not None
+        batch.add(shop.mail.using(queue="later").draft("x"))
+        return "label"
+
+    @shop.app.task(name="ship")
+    def ship(label: str | None) -> None:
+        shop.note("ship", label)
+
+    shop.app.queue("later")
+    w = shop.app.workflow(name="order", **shop.callbacks)
+    w.step(ship, w.step(first).result)
+    return w.enqueue()
+
+
+def forget_done(shop: LateShop) -> None:
+    assert shop.app.store.retain("default", done=Keep(count=0))[0] > 0
+
+
+def test_a_step_keeps_its_result_in_spite_of_retention_while_a_member_that_it_added_waits(shop: LateShop) -> None:
+    ref = ship_after_a_step_that_adds(shop)
+    shop.app.run_worker(["default"], burst=True)
+    assert ref.counts.open == 1
+    forget_done(shop)
+    shop.work()
+    assert ref.state == "done" and ("ship", "label") in shop.ran
+
+
+@pytest.mark.parametrize("dies_first", [False, True])
+def test_no_step_runs_without_the_result_that_retention_removed(
+    shop: LateShop, monkeypatch: pytest.MonkeyPatch, dies_first: bool
+) -> None:
+    """As after the worker was killed between the end of the step and its look at the workflow."""
+    told = list[Any]()
+    shop.app.subscribe(told.extend)
+    ref = ship_after_a_step_that_adds(shop)
+    if dies_first:
+        shop.bad = {"first"}
+        shop.work()
+        shop.bad = set()
+        shop.app.dlq.retry(select="step:first")
+    with monkeypatch.context() as patch:
+        patch.setattr("redrive.worker.pipeline.Pipeline.follow", lambda *_: None)
+        shop.app.run_worker(["default"], burst=True)
+    forget_done(shop)
+    for _ in range(2):
+        told.clear()
+        shop.work()
+        assert ref.state == "partial" and not [what for what in shop.ran if what[0] in ("ship", "success")]
+        stuck = [event.text for event in told if getattr(event, "name", "") == "batch_stuck"]
+        assert stuck and all(ref.id in text and "result of step 'first' is gone" in text for text in stuck)
+    ref.cancel(reason="shipped by hand")
+    shop.work()
+    assert ref.state == "cancelled" and shop.app.store.changed_batches() == []
+    assert shop.ran.count(("complete",)) == 1 + dies_first
+
+
+def test_a_step_after_a_waived_one_gets_none(shop: LateShop) -> None:
+    ref = ship_after_a_step_that_adds(shop)
+    shop.bad = {"first"}
+    shop.work()
+    shop.app.dlq.retry(select="step:first")
+    shop.work()
+    (dead,) = ref.members()
+    shop.app.dlq.discard([dead.id], reason="done by hand", waive=True)
+    shop.work()
+    assert ref.state == "done" and ("ship", None) in shop.ran
 
 
 def test_an_outer_batch_that_is_filled_for_weeks_knows_how_its_nested_one_ended(shop: LateShop) -> None:

@@ -237,6 +237,7 @@ class BatchRules(Contract):
         store.triage([handle(store, two)], Discard("gone"))
         store.triage([handle(store, three)], Discard("paid by hand", waive=True))
         assert said(store) == {"dead": 1, "discarded": 1, "done": 1}
+        assert counts(store).opened == counts(store).died == 4  # as nothing is open, cancelled, or done but by a waiver
 
     @takes("batches", "triages")
     def test_an_edited_member_stays_a_member(self, store: Store) -> None:
