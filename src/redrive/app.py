@@ -307,7 +307,7 @@ class App(ReadModel):
         drafts again. With `results`, what each member returns is kept for seven days from its end, or for the time
         given ("30d"): `ref.results()`, in callbacks `ctx.batch.results()`. Each member has those of the `labels`
         that it does not set itself. Raises ConfigError for invalid values; `enqueue` raises Unsupported on
-        SQS without `cells=` or `triage=`.
+        SQS without `cells=` or `triage=`, or with `stop_if`.
         """
         from .batch import batch
 

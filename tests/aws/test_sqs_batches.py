@@ -546,6 +546,12 @@ def test_an_open_batch_is_not_cancelled_and_a_partial_one_is_given_up(shop: Shop
     assert ref.state == "partial" and ref.cancel(reason="given up") == 0 and ref.state == "cancelled"
 
 
+def test_a_rule_that_stops_a_batch_is_refused_as_no_member_that_waits_is_listed(shop: Shop) -> None:
+    with pytest.raises(Unsupported, match=r"batch 'sync': stop_if="):
+        shop.fill([1], stop_if="dead>0").enqueue()
+    assert shop.app.counts().ready == 0 and shop.app.batches() == []
+
+
 def test_without_cells_a_batch_is_refused_as_it_is_put() -> None:
     with SqsServer(region=REGION) as server:
         shop = Shop(f"sqs://{REGION}/bare?create=true&poll=0&endpoint={server.url}")

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import Conflict, EnqueueError, Unreadable
+from ..errors import Conflict, EnqueueError, StoreError, Unreadable, Unsupported
 from ..ids import wholes_of
 from ..message import BatchCounts, BatchMark, Draft, PutResult, Swap
 from ..store import Store
@@ -45,19 +45,30 @@ class Due(Struct, frozen=True):
 def follow(app: BatchApp, ids: Sequence[str], complain: Complain) -> None:
     """Put the callbacks that are due for these batches, and what the parts of a batch call for; stop those that are to
     be stopped, and take back the widths of those that ended. Then mark the batches, so that `changed_batches` leaves
-    them out. Any number of processes may do so at once. Raises StoreError; what was not put is due at the next call."""
+    them out. Any number of processes may do so at once. Raises StoreError; what was not put is due at the next call. A
+    batch that cannot be stopped or finished keeps no other from being marked."""
     left = dict.fromkeys(whole for id in ids for whole in wholes_of(id))
     settled = dict[str, WholeBatch]()  # nothing is to be put for these now
+    failed: StoreError | None = None
     for depth in sorted({id.count("/") for id in left}, reverse=True):  # a part before what it is a part of
         again = [id for id in left if id.count("/") == depth]
         while again:
             again = _advance(app, again, complain, settled)
-    for whole in settled.values():
-        if whole.state is not None:
-            _finish(app.store, whole.state)
+    for id, whole in [*settled.items()]:
+        try:
+            if whole.state is not None:
+                _finish(app.store, whole.state)
+        except StoreError as error:
+            del settled[id]  # it stays unmarked
+            if isinstance(error, Unsupported):  # at each call
+                complain(id, str(error))
+            else:
+                failed = failed or error
     marks = [mark for id in settled if (mark := _mark(id, settled)) is not None]
     if marks:
         app.store.mark_batches(marks)
+    if failed is not None:
+        raise failed
 
 
 def _advance(app: BatchApp, ids: Sequence[str], complain: Complain, settled: dict[str, WholeBatch]) -> list[str]:

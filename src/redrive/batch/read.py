@@ -162,12 +162,17 @@ def with_parts(store: Store, ids: Sequence[str]) -> tuple[str, ...]:
 
 
 def need_counts(store: Store, state: BatchState, steps: Mapping[str, Sequence[Draft]] = {}) -> None:
-    """Raise Unsupported if the store keeps no counts of batches, EnqueueError for a callback or a draft of a step that
-    it cannot take, ConfigError for the name of one."""
+    """Raise Unsupported if the store keeps no counts of batches or cannot stop this one, EnqueueError for a callback or
+    a draft of a step that it cannot take, ConfigError for the name of one."""
     if not (store.traits.batches and store.traits.cells):
         raise Unsupported(
             f"batch {state.name!r}: store {store.traits.name} keeps no counts of batches; put batches into a store on "
             "SQLite, PostgreSQL or Redis, or on SQS with cells="
+        )
+    if state.stop_if is not None and not store.traits.finds:
+        raise Unsupported(
+            f"batch {state.name!r}: stop_if= cancels members that wait, and store {store.traits.name} lists none; leave"
+            " it out"
         )
     callbacks = (state.on_success, state.on_complete, state.on_death)
     admit([draft for draft in callbacks if draft is not None], store.traits)

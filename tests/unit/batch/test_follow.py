@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from redrive.audit import Audit
 from redrive.batch import follow
 from redrive.batch.state import BatchState, swap_of
 from redrive.batch.stop_if import StopIf
+from redrive.errors import StoreError, StoreUnavailable, Unsupported
 from redrive.fault import Fault, Kind
 from redrive.message import (
     Ack,
@@ -24,6 +26,7 @@ from redrive.message import (
     Draft,
     Handle,
     Lane,
+    Page,
     PutResult,
     Redrive,
     Settlement,
@@ -139,6 +142,37 @@ def test_a_stop_that_is_cut_off_is_done_by_the_sweep_and_is_in_the_audit_log_onc
         follow(Sender(store), changed, lambda _, why: None)
     assert store.batch_counts([ID])[0] == BatchCounts(dead=1, cancelled=1200, opened=1201, died=1)
     assert [(entry.action, entry.claimed, entry.count) for entry in Audit(store)] == [("cancel", "redrive", 1200)]
+
+
+class Blind(MemoryStore):
+    """A store that fails to list what waits."""
+
+    error: StoreError
+
+    def peek(self, lane: Lane | str | None, **options: Any) -> Page:
+        if lane == Lane.READY:
+            raise self.error
+        return super().peek(lane, **options)
+
+
+@pytest.mark.parametrize("error", [Unsupported("waiting messages are not listed"), StoreUnavailable("it is down")])
+def test_a_batch_that_cannot_be_stopped_keeps_no_other_from_being_marked(error: StoreError) -> None:
+    store, said = Blind(ManualClock()), list[tuple[str, str]]()
+    store.error = error
+    other = ID.replace("0199", "0198")
+    rules = {ID: StopIf.parse("dead>0"), other: None}
+    for id, rule in rules.items():
+        tell = Draft(task="tell", queue="tell")
+        state = BatchState(id, "sync", 0, filled=2, sealed=True, stop_if=rule, on_death=tell)
+        drafts = [Draft(task="push", batch=id), Draft(task="push", batch=id, delay_ms=1000)]
+        store.put(drafts, swaps=[swap_of(store, state, None)])
+        settle(store, DeadLetter("permanent"))
+    told = isinstance(error, Unsupported)
+    for looks in (1, 2):
+        with contextlib.nullcontext() if told else pytest.raises(StoreUnavailable, match="it is down"):
+            follow(Sender(store), store.changed_batches(), lambda id, why: said.append((id, why)))
+        assert said == [(ID, str(error))] * looks * told and store.changed_batches() == [ID]
+    assert store.counts("tell").ready == 2  # each callback once
 
 
 def test_a_large_batch_is_stopped_in_several_looks(monkeypatch: pytest.MonkeyPatch) -> None:
