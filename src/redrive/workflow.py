@@ -105,9 +105,10 @@ class Workflow:
 
     def enqueue(self, *, tx: Any = None) -> BatchRef:
         """Put the workflow and the messages of its first steps; durable when it returns its ref. With `tx`, a
-        connection or session of yours on the store's own database, it is written in its transaction. If there is a
-        workflow with the same `key`, nothing is written, and the ref is to that one. Raises ConfigError for a workflow
-        without steps or with a circle, EnqueueError, StoreError, Unsupported."""
+        connection or session of yours on the store's own database, it is written in its transaction; the steps of many
+        messages that begin at once then have at most 10,000. If there is a workflow with the same `key`, nothing is
+        written, and the ref is to that one. Raises ConfigError for a workflow without steps or with a circle,
+        EnqueueError, StoreError, Unsupported."""
         refuse_loop("workflow.enqueue()", "await workflow.aenqueue()")
         return self._enqueue(tx)
 

@@ -18,7 +18,7 @@ from ..registry import Registry
 from ..run_context import Tracing
 from . import repeats
 from .advance import advance
-from .fill import raise_refused
+from .fill import COMMIT_MAX, TX_MAX, raise_refused
 from .follow import follow
 from .parts import PARTS_MAX, RESULT_KEPT_MS, Part, Tolerance
 from .read import need_counts, wholes
@@ -44,7 +44,8 @@ class PlannedStep(Struct, frozen=True):
 
 def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep], tx: Any) -> BatchRef:
     """Store the steps and put the messages of those that wait for no other, in one commit but for stored lists of
-    drafts, which go before. See `Workflow.enqueue`."""
+    drafts, which go before. With `tx`, all of it is in the transaction, and no list is stored of a step that begins
+    now. See `Workflow.enqueue`."""
     store, id = app.store, state.id
     need_counts(store, state, {step.name: [step.draft] if step.draft else step.drafts for step in steps})
     if any(step.keeps for step in steps) and not store.traits.keeps_done:
@@ -69,7 +70,16 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
     made = advance(state, found.own, store.now_ms(), found.parts)
     state, members = made.state, list[Draft]()
     first = state.feeding
-    if first is not None:  # what is put now makes sure that a look follows, which puts the rest
+    if tx is not None:  # nothing can follow before it is committed, so all that begins is in it
+        feeding = [part for part in state.parts if part.feeds]
+        members = [replace(d, batch=part_id(id, p.name)) for p in feeding for some in chunks[p.name] for d in some]
+        if len(members) > TX_MAX:
+            raise ConfigError(
+                f"workflow {state.name!r} begins with {len(members):,} messages of w.map and w.all; with tx= at most "
+                f"{TX_MAX:,}"
+            )
+        state = replace(state, parts=tuple(replace(p, put=p.chunks) if p.feeds else p for p in state.parts))
+    elif first is not None:  # what is put now makes sure that a look follows, which puts the rest
         members = [replace(draft, batch=part_id(id, first.name)) for draft in chunks[first.name][0]]
         state = replace(state, parts=tuple(replace(part, put=1) if part is first else part for part in state.parts))
     drafts = repeats.drafts(store, begun, made, members)
@@ -77,7 +87,9 @@ def enqueue_steps(app: Registry, state: BatchState, steps: Sequence[PlannedStep]
         for part in state.parts:
             for n in range(part.put, part.chunks):
                 _store(app, chunk_swap(store, id, part.name, n, chunks[part.name][n]), tx)
-        app.put(drafts, swaps=[swap_of(store, state, found.cell)], tx=tx)
+        app.put(drafts[:COMMIT_MAX], swaps=[swap_of(store, state, found.cell)], tx=tx)
+        for at in range(COMMIT_MAX, len(drafts), COMMIT_MAX):  # only with `tx`
+            app.put(drafts[at : at + COMMIT_MAX], tx=tx)
     except Conflict:
         if tx is not None:
             raise

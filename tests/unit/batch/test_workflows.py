@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,36 @@ def test_a_map_that_begins_at_once_and_an_empty_one(shop: Shop) -> None:
     assert ref.counts.total == 701
     shop.work()
     assert ref.state == "done" and ref.counts.done == 701 and shop.ran[-1] == ("success",)
+
+
+def test_a_transaction_has_all_messages_of_the_steps_that_begin_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = Shop(f"sqlite:///{tmp_path}/work.db")
+
+    def enqueue(tx: Any) -> BatchRef:
+        w = shop.app.workflow(name="mails", on_success=shop.tell.draft("success"))
+        first = w.map(shop.mail, [f"a{n}" for n in range(1_400)])
+        w.map(shop.mail, [f"b{n}" for n in range(299)]).named("others")
+        w.step(shop.close, 1)
+        w.map(shop.mail, [f"c{n}" for n in range(300)]).named("later").after(first)
+        return w.enqueue(tx=tx)
+
+    monkeypatch.setattr("redrive.batch.steps.TX_MAX", 1_699)
+    with closing(sqlite3.connect(tmp_path / "work.db")) as connection:
+        enqueue(connection)
+        connection.rollback()
+        assert shop.app.counts().ready == 0
+        ref = enqueue(connection)
+        connection.commit()
+        assert ref.counts.open == shop.app.counts().ready == 1_700
+        shop.work()
+        assert ref.state == "done" and ref.counts.done == 2_000
+        monkeypatch.setattr("redrive.batch.steps.TX_MAX", 1_698)
+        with pytest.raises(ConfigError, match=r"1,699 messages .* at most 1,698"):
+            enqueue(connection)
+        assert not connection.in_transaction
+    shop.app.store.close()
 
 
 def test_a_key_makes_a_workflow_unique(shop: Shop) -> None:
