@@ -44,6 +44,7 @@ class Batch:
         self._buffer: list[Draft] = []
         self._skipped = 0  # drafts left out, as an earlier producer with the same key put them
         self._nested: set[str] = set()  # names of the nested batches that this producer gave
+        self._unfilled: set[str] = set()  # those of them whose filling raised an error
         self._duplicate = False  # True if a sealed batch with the same key was there
 
     @property
@@ -138,7 +139,12 @@ class Batch:
 
     def seal(self) -> BatchRef:
         """Put what is left, and add no more. The callbacks of a batch without an open member are put at once. Raises as
-        `enqueue`."""
+        `enqueue`, and ConfigError while a nested batch is not filled because of an error: add it again."""
+        if self._unfilled:
+            names = ", ".join(sorted(self._unfilled))
+            raise ConfigError(
+                f"nested batches of {self._state.name!r} were not filled: {names}; add each again, or cancel the batch"
+            )
         if not self._state.sealed:
             self._write(self._buffer, seal=True)
             self._skipped, self._buffer = self._state.filled, []
@@ -172,7 +178,7 @@ class Batch:
         """Put what is buffered with the state that names the nested batch; then fill that."""
         name = batch._wanted.name
         known = {part.name: part for part in self._state.parts}
-        if name in self._nested or (name in known and not known[name].nested):
+        if name in self._nested - self._unfilled or (name in known and not known[name].nested):
             raise ConfigError(f"batch {self._state.name!r} has two parts that are named {name!r}: name each its own")
         if "/" in name or len(known) >= PARTS_MAX:
             raise ConfigError(
@@ -186,11 +192,13 @@ class Batch:
         if self._duplicate:
             return
         self._refuse_sealed()
+        if name in known and known[name].begun and self._app.store.cells.read([cell_of(id)])[0] is None:
+            return  # an earlier producer filled it, and it is forgotten seven days after its end
+        self._unfilled.add(name)
         if name not in known:
             self._flush((Part(name, nested=True),))
-        elif known[name].begun and self._app.store.cells.read([cell_of(id)])[0] is None:
-            return  # an earlier producer filled it, and it is forgotten seven days after its end
         batch._enqueue(None)
+        self._unfilled.remove(name)
 
     def _flush(self, parts: tuple[Part, ...] = ()) -> None:
         self._write(self._buffer, parts=parts)

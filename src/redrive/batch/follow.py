@@ -158,13 +158,14 @@ def _finish(store: Store, state: BatchState) -> None:
 
 def _mark(id: str, settled: Mapping[str, WholeBatch]) -> BatchMark | None:
     """Return the mark of a batch or step; None for one that must be looked at again: it is being filled or stopped, it
-    lost the result of a step, or what it is a part of is not settled or is being filled."""
+    waits for a nested batch to be filled, which a cancel ends, it lost the result of a step, or what it is a part of is
+    not settled or must be looked at again."""
     whole, *rest = (settled.get(one) for one in wholes_of(id))
     if whole is None or whole.own == BatchCounts() or (whole.state is not None and whole.state.is_stopping):
         return None
     if any(one is None or (one.state is not None and one.state.is_filled) or ends_again(one) for one in (whole, *rest)):
         return None
-    if any(one is not None and one.lost is not None for one in (whole, *rest)):
+    if any(one is not None and (one.lost is not None or one.waits) for one in (whole, *rest)):
         return None
     above, name = rest[0] if rest else None, id.rpartition("/")[2]
     ended = whole.state is None or whole.state.ended_ms is not None

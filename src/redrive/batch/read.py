@@ -42,6 +42,11 @@ class WholeBatch(Struct, frozen=True):
         return self.state.phase(self.own, self.parts)
 
     @property
+    def waits(self) -> bool:
+        """True if no member is open, and a nested batch is not filled."""
+        return self.state is not None and self.phase is BatchPhase.WAITING
+
+    @property
     def lost(self) -> str | None:
         """The name of a step whose result is gone; None if there is none, or the batch is cancelled."""
         if self.state is None or self.state.cancelled:

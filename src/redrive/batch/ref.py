@@ -229,7 +229,7 @@ def _per_s(state: BatchState, counts: BatchCounts, now_ms: int) -> float | None:
 def _part(whole: BatchState, part: Part, seen: Seen) -> PartInfo:
     if not part.nested and not part.begun:
         phase = BatchPhase.CANCELLED if whole.cancelled else BatchPhase.WAITING
-    elif seen.open or (part.feeds and not whole.cancelled):
+    elif seen.counts.open or ((seen.open or part.feeds) and not whole.cancelled):
         phase = BatchPhase.RUNNING
     else:
         phase = BatchPhase.DONE if seen.done or part.done else BatchPhase.PARTIAL

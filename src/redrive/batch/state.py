@@ -122,8 +122,10 @@ class BatchState(Struct, frozen=True, omit_defaults=True):
         return [chunk_of(self.id, part.name, n) for part in self.parts for n in range(part.put, part.chunks)]
 
     def is_open(self, counts: BatchCounts, parts: Mapping[str, Seen] = NOTHING) -> bool:
-        """True if a member is open, a nested batch is, or a step has drafts that are not yet put."""
-        return counts.open > 0 or any(seen.open for seen in parts.values()) or self.feeding is not None
+        """True if a member is open, a nested batch is, or a step has drafts that are not yet put. Once the batch is
+        cancelled, it waits only for members, as a nested batch may never be filled."""
+        waits = any(seen.counts.open or (seen.open and not self.cancelled) for seen in parts.values())
+        return counts.open > 0 or waits or self.feeding is not None
 
     def is_done(self, counts: BatchCounts) -> bool:
         """True if each part is done, and no more of the batch's own members failed than are tolerated."""

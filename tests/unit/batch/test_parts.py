@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.support.orders import ONCE, Shop, adds_up
 
 from redrive import context
-from redrive.batch import Batch, BatchRef
+from redrive.batch import Batch, BatchRef, BatchState
+from redrive.batch.parts import Part
+from redrive.batch.state import swap_of
 from redrive.errors import ConfigError, Conflict
 from redrive.message import Discard, Handle, Keep, Lane
 from redrive.stores.memory.store import MemoryStore
@@ -199,6 +202,28 @@ def test_a_cancelled_step_puts_no_more_of_its_stored_members(shop: LateShop, mon
     assert ref.counts.open == ref.cancel(reason="no") == 250
     shop.work()
     assert ref.state == "cancelled" and ref.counts.total == 250 and shop.ran == [("complete",)]
+
+
+@pytest.mark.parametrize("inner", [True, False])
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_cancel_ends_a_batch_that_names_a_nested_one_which_was_never_begun(
+    shop: LateShop, sealed: bool, inner: bool
+) -> None:
+    store, id = shop.app.store, "0199f3a1-0000-7000-8000-000000000000"
+    parts = (Part("eu", nested=True), Part("it", begun=True))[: 1 + inner]
+    state = BatchState(id, "outer", shop.clock(), filled=1, sealed=sealed, parts=parts)
+    state = replace(state, on_complete=shop.tell.draft("complete"), on_success=shop.tell.draft("success"))
+    draft = replace(shop.mail.draft("z"), batch=f"{id}/it" if inner else id)
+    store.put([draft], swaps=[swap_of(store, state, None)])
+    shop.work()
+    ref = BatchRef(id, store)
+    assert ref.state == ("waiting" if sealed else "filling")
+    ref.cancel(reason="eu will not come")
+    shop.work()
+    assert ref.state == "cancelled" and shop.ran == [("mail", "z"), *[("complete",)] * sealed]
+    assert ref.info().ended_ms is not None and store.changed_batches() == []
+    shop.later("8d")
+    assert store.batch_ids() == [] and store.cells.read([f"batch/{id}"]) == [None]
 
 
 def test_nothing_is_left_of_a_workflow_that_was_cancelled(shop: LateShop) -> None:

@@ -330,6 +330,32 @@ def test_a_nested_batch_that_is_not_filled_holds_the_outer_one(shop: Shop, monke
     assert sorted(what[0] for what in shop.ran) == ["complete", "mail", "mail", "mail", "success"]
 
 
+@pytest.mark.parametrize("first", [0, 1_200])
+def test_a_batch_is_not_sealed_while_a_nested_one_was_not_filled(shop: Shop, first: int) -> None:
+    def drafts(cut: bool) -> Iterator[Any]:
+        yield from (shop.mail.draft(f"{n}") for n in range(first))
+        if cut:
+            raise OSError("the file is missing")
+        yield shop.mail.draft("last")
+
+    outer = shop.app.batch(name="outer", **shop.callbacks)
+
+    def fill() -> None:
+        with outer:
+            with pytest.raises(OSError, match="missing"):
+                outer.add(shop.mail.draft("z"), shop.app.batch(drafts(cut=True), name="fr"))
+            outer.add(shop.app.batch([shop.mail.draft("it")], name="it"))
+
+    with pytest.raises(ConfigError, match="nested batches of 'outer' were not filled: fr"):
+        fill()
+    assert outer.ref.state == "filling"
+    outer.add(shop.app.batch(drafts(cut=False), name="fr"))
+    outer.seal()
+    shop.work()
+    assert outer.ref.state == "done" and outer.ref.counts.done == first + 3
+    assert shop.ran.count(("complete",)) == shop.ran.count(("success",)) == 1
+
+
 def test_a_nested_batch_is_refused_in_a_transaction_and_under_a_name_twice(shop: Shop) -> None:
     nested = shop.app.batch([], name="n")
     with pytest.raises(ConfigError, match="without tx="):
