@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redrive import App, Backoff, Context, Keys, Retry, context
+from redrive import App, Backoff, Context, Gates, Keys, Retry, context
 from redrive.errors import BatchNotDone, ConfigError, Conflict
 from redrive.message import BatchCounts
 
@@ -281,3 +281,39 @@ def test_an_episode_ends_with_the_redrive_and_not_in_its_gaps(shop: Shop) -> Non
     done = {word: counts.done for word, _, counts in shop.heard[2:]}
     assert done["success"] == done["complete"] == 9, "the report has the figures of the whole redrive"
     assert ref.state == "done" and shop.app.store.changed_batches() == []
+
+
+def test_a_run_that_waits_for_an_approval_withholds_no_end_of_an_episode(shop: Shop) -> None:
+    shop.bad = {0, 1}
+    ref = shop.app.batch([shop.push.draft(0), shop.push.draft(1)], name="sync", **shop.callbacks).enqueue()
+    shop.work()
+    run = shop.app.dlq.select(f"batch:{ref.id}").plan(gates=Gates(approval="ann")).start(reason="perhaps")
+    shop.work()
+    assert run.view().why and shop.words.count("complete") == 1
+    shop.bad = {1}
+    shop.app.dlq.retry([next(ref.members()).id])
+    shop.work()
+    assert shop.words.count("complete") == 2 and ref.counts.done == 1
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_only_a_run_that_may_have_members_to_move_withholds_the_end_of_an_episode(shop: Shop, own: bool) -> None:
+    """The run waits for the end of its canary, which is in a queue of its own."""
+
+    @shop.app.task(name="other", queue="other", retry=ONCE)
+    def other() -> None:
+        raise ValueError("no room")
+
+    shop.app.enqueue_many([other.draft() for _ in range(2)])
+    shop.work()  # the canary is one of these, which died first
+    shop.bad = {0, 1}
+    drafts = [shop.push.draft(0), shop.push.draft(1), other.draft()]
+    ref = shop.app.batch(drafts if own else drafts[:2], name="sync", **shop.callbacks).enqueue()
+    shop.work()
+    run = shop.app.dlq.select("task:other").plan(canary=1).start(reason="there is room")
+    shop.app.run_worker(["default"], burst=True)
+    assert run.view().phase == "canary" and shop.words.count("complete") == 1
+    shop.bad = {1}
+    shop.app.dlq.retry([next(m.id for m in ref.members() if m.task == "push")])
+    shop.app.run_worker(["default"], burst=True)
+    assert (ref.counts.open, ref.counts.done) == (0, 1) and shop.words.count("complete") == (1 if own else 2)

@@ -455,7 +455,7 @@ def test_an_episode_of_a_workflow_that_a_redrive_holds_open_ends_with_the_redriv
     ref = w.enqueue()
     shop.work()
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["redrive.batch.follow"], "redriving", lambda _: True)
+        patch.setattr(sys.modules["redrive.batch.follow"], "redriving", lambda *_: True)
         shop.app.dlq.retry(ids=[next(ref.members()).id])
         shop.work()
         assert shop.ran.count(("complete",)) == 1

@@ -242,7 +242,7 @@ class RunState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     status: RunStatus = RunStatus.RUNNING
     phase: str = "starting"  # what the run does now, in words
-    why: str = ""  # why the run has this status or waits
+    why: str = ""  # why the run has this status or waits; empty while it moves messages
     actor: str = ""
     reason: str = ""
     cause: str = ""  # "auto" if a machine started the run; empty for a person
