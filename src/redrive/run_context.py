@@ -275,6 +275,7 @@ class Context(Struct, eq=False):
             raise ConfigError("ctx.complete(…) has no key to complete: the task needs idempotency=Idempotency(key=…)")
         self._refuse_over("a completion")
         store, extras = self._task.app.store, self._own_extras()
+        claim.box = store.box  # a claim comes to a child process without it
         swap = claim.completing(self._encode_result(result), extras.degraded, store.now_ms())
         follow_ups = () if self._receipt is None else tuple(extras.follow_ups)
         try:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support import isolated_payments
+from tests.support import isolated_payments, sealed_payments
 from tests.support.idempotent_tasks import kept
-from tests.support.workers import until
+from tests.support.workers import stored, until
 
 from redrive import App
 from redrive.errors import StoreUnavailable
+from redrive.fault import Crash, crash_fault
+from redrive.flow.idempotency import cell_of
+from redrive.message import ClaimRequest
+from redrive.worker.executors import ipc
 
 
 @pytest.fixture
@@ -86,3 +91,67 @@ def test_a_key_is_known_in_the_child_and_completed_or_freed_by_the_worker(app: A
     assert runs(file, 7) == ["order-7"] and runs(file, 13) == ["order-13"] * 2
     record = kept(app, "plain", "order-13")
     assert record is not None and record.done and record.result == b'"paid"'
+
+
+# -- in an app that encrypts
+
+CARD = "4111 1111 1111 1111"
+
+
+@pytest.fixture
+def sealed(file: str) -> Iterator[App]:
+    made = sealed_payments.at(f"sqlite:///{file}")
+    yield made
+    made.store.close()
+
+
+def is_sealed(app: App, task: str) -> bool:
+    """Whether the key of that task is done, and its cell has the result, but not in the clear."""
+    record = kept(app, task, task)
+    [cell] = app.store.cells.read([cell_of(task, task)])
+    return record is not None and record.done and cell is not None and CARD.encode() not in cell.value
+
+
+def test_an_isolated_task_with_a_key_runs_in_an_app_that_encrypts(sealed: App) -> None:
+    ref = sealed_payments.isolated.enqueue(CARD)
+    sealed.run_worker(drain=True)
+    assert stored(sealed, ref.id).faults == ()
+    key, pid, card = ref.wait("1s")
+    assert (key, card) == ("isolated", CARD) and pid != os.getpid() and is_sealed(sealed, "isolated")
+
+
+def test_a_suspect_with_a_key_runs_in_a_child_of_an_app_that_encrypts(sealed: App) -> None:
+    ref = sealed_payments.beside.enqueue(CARD)
+    assert sealed.store.exchange([], [ClaimRequest("default", 1, 600_000, worker="dead")]).deliveries
+    crash = Crash(cause="signal", signal="SIGKILL", started_count=2)
+    sealed.store.reclaim("dead", None, fault=crash_fault(crash, sealed.store.now_ms()))
+    sealed.run_worker(drain=True)
+    message = stored(sealed, ref.id)
+    assert (message.crashes, len(message.faults)) == (1, 1)
+    key, pid, card = ref.wait("1s")
+    assert (key, card) == ("beside", CARD) and pid != os.getpid() and is_sealed(sealed, "beside")
+
+
+def test_a_child_encrypts_the_result_with_which_its_handler_completes_the_key(sealed: App, file: str) -> None:
+    ref = sealed_payments.completes.enqueue(CARD, file)
+    sealed.run_worker(drain=True)
+    assert stored(sealed, ref.id).faults == ()
+    assert ref.wait("1s") == CARD and is_sealed(sealed, "completes")
+
+
+def test_work_that_cannot_be_sent_to_a_child_fails_its_run(sealed: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = ipc._encode
+
+    def failing(frame: object) -> bytes:
+        if isinstance(frame, ipc.ChildWork) and frame.message.attempt == 1:
+            raise TypeError("Encoding objects of type Box is unsupported")
+        return encode(frame)
+
+    monkeypatch.setattr(ipc, "_encode", failing)
+    ref = sealed_payments.isolated.enqueue(CARD)
+    sealed.run_worker(drain=True)
+    message = stored(sealed, ref.id)
+    assert message.crashes == 0 and ref.wait("1s")[2] == CARD
+    assert [(fault.error, fault.text) for fault in message.faults] == [
+        ("TypeError", "Encoding objects of type Box is unsupported")
+    ]

@@ -20,7 +20,7 @@ from msgspec import Struct
 from ...fault import TRACEBACK_MAX
 from ..crash.company import ANY
 from ..execution import Execution
-from .ipc import READ_BYTES, FrameDecoder, ToChild, ToWorker, pack
+from .ipc import READ_BYTES, FrameDecoder, ToWorker
 from .memory import peak_of
 
 _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024
@@ -139,9 +139,9 @@ class Child:
         lease_s = executions[0].until_s if len(self.executions) == 1 else float("inf")
         return min(self.kill_at_s, ends_s, lease_s)
 
-    def send(self, frame: ToChild) -> None:
-        """Send a frame to the child; `send_more` later sends what the socket does not accept at once."""
-        self._unsent += pack(frame)
+    def send(self, frame: bytes) -> None:
+        """Send a packed frame to the child; `send_more` later sends what the socket does not accept at once."""
+        self._unsent += frame
         self.send_more()
 
     def send_more(self) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from ..execution import Execution
 from .child_process import Child, Death
 from .event_thread import EventThread
-from .ipc import Hello, ToChild, ToWorker
+from .ipc import Hello, ToWorker, pack
 from .memory import available_bytes, fits, resident_of
 from .pool import ChildPool
 
@@ -112,7 +112,7 @@ class Children:
         pool.children.append(child)
         if child.pid_fd is not None:
             self._thread.watch(child.pid_fd, partial(self._bury, child))
-        self.send(child, self._hello(pool.memory))
+        self.send(child, pack(self._hello(pool.memory)))
         return True
 
     def begun(self, child: Child, tasks: Iterable[str]) -> None:
@@ -133,8 +133,8 @@ class Children:
         if pool.starting == 0:
             self._put_off(pool.all_waiting(), pool)
 
-    def send(self, child: Child, frame: ToChild) -> None:
-        """Send a frame to the child, now or when the socket accepts it."""
+    def send(self, child: Child, frame: bytes) -> None:
+        """Send a packed frame to the child, now or when the socket accepts it."""
         if not child.dead:
             child.send(frame)
             self._watch(child)

@@ -49,7 +49,7 @@ class ChildWork(Struct, frozen=True, array_like=True, tag="work"):
     deadline_s: float
     now_ms: int  # the time of the store's clock when the frame was sent
     body: bytes | None = None  # the content of the blob, if the message's own body refers to one
-    claim: Claim | None = None  # the claim of the message's idempotency key
+    claim: Claim | None = None  # the claim of the message's idempotency key, without its `box`
     together: bool = False  # True if the message may run beside others that are `together`
     trace: str | None = None  # the traceparent of the run's span
 

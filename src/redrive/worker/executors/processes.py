@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ...blobs import whole_body
 from ...decide import Signals
@@ -32,7 +33,7 @@ from .app_import import Origin
 from .child_process import Child, Death
 from .children import END_S, PAUSE_S, UNWIND_S, Children, how
 from .event_thread import EventThread
-from .ipc import Broken, Checkpoint, CheckpointAnswer, ChildWork, Ended, Hello, Ready, Stop, ToWorker
+from .ipc import Broken, Checkpoint, CheckpointAnswer, ChildWork, Ended, Hello, Ready, Stop, ToWorker, pack
 from .memory import processors
 from .pool import ChildPool, Waiting
 
@@ -214,18 +215,23 @@ class ProcessExecutor:
             self._put_off(execution, self._children.pool_of(child.memory))
             self._vacate(child, number)
             return
-        child.sent.add(number)
-        self._children.sent(execution)
         now_ms, together = self._store.now_ms(), execution.seats > 1
+        claim = None if execution.claim is None else replace(execution.claim, box=None)  # a Box cannot be sent
         tracing, trace = self._app.tracing, None
         if tracing is not None and execution.context is not None:
             trace = tracing.begin(execution.context)
-        self._children.send(
-            child,
-            ChildWork(
-                number, message, execution.deadline_s, now_ms, body, execution.claim, together=together, trace=trace
-            ),
-        )
+        try:
+            work = pack(
+                ChildWork(number, message, execution.deadline_s, now_ms, body, claim, together=together, trace=trace)
+            )
+        except Exception as error:  # counts as a failed run: unsent, the child would be killed at the timeout
+            execution.fault = fault_of(execution, error)
+            self._done(execution)
+            self._vacate(child, number)
+            return
+        child.sent.add(number)
+        self._children.sent(execution)
+        self._children.send(child, work)
         if execution.context is not None and execution.context._stop is not None:  # requested before the child had it
             self._stop(child, number, execution.context._stop)
 
@@ -236,7 +242,7 @@ class ProcessExecutor:
     def _stop(self, child: Child, number: int, why: str) -> None:
         if number not in child.sent:
             return
-        self._children.send(child, Stop(number, "cancel" if why == "kill" else why))
+        self._children.send(child, pack(Stop(number, "cancel" if why == "kill" else why)))
         if why in ("drain", "kill") or all(
             execution.cause == "lease" for execution in child.executions.values()
         ):  # the lost lease of one suspect does not end the others in its child
@@ -367,4 +373,4 @@ class ProcessExecutor:
             kept = CheckpointAnswer(frame.number, self._store.checkpoint(execution.delivery.receipt, frame.state))
         except Exception as error:  # every error is answered, as the handler waits
             kept = CheckpointAnswer(frame.number, False, type(error).__name__, str(error))
-        self._thread.call(partial(self._children.send, child, kept))
+        self._thread.call(partial(self._children.send, child, pack(kept)))
