@@ -41,7 +41,8 @@ class RedriveService(Service):
 
     def look(self, *, now: bool = False) -> None:
         """Start the thread if there is anything to run; checks at most once a second, unless `now`. If the cells are
-        unreadable, the worker continues without redrives: the store is down, or the cells were altered or are newer."""
+        unreadable, the worker continues without redrives: the store is down, or the cells were altered or are newer.
+        It also continues if no thread can start."""
         now_s = time.monotonic()
         if self._thread is not None or (now_s < self._poll_at_s and not now):
             return
@@ -55,7 +56,11 @@ class RedriveService(Service):
         if wanted:
             self._ticked, self._find_at_s = False, 0.0
             self._thread = threading.Thread(target=self._work, name="redrive-runs", daemon=True)
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # there are too many threads
+                self._ticked, self._thread, self._poll_at_s = True, None, now_s + TROUBLE_S
+                self._failed(error)
 
     def busy(self, queues: Collection[str]) -> bool:
         """True if a burst worker on these queues must wait for a run with messages left to move."""

@@ -80,6 +80,6 @@ class Services:
             except StoreError as error:
                 self._failed(error)
 
-    def close(self) -> None:
-        for service in reversed(self._services):
-            service.close()
+    def closes(self) -> list[Callable[[], None]]:
+        """Return the functions that close the services, in the order in which to call them."""
+        return [service.close for service in reversed(self._services)]

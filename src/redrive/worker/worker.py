@@ -274,15 +274,26 @@ class Worker:
         except BaseException as error:
             self._error = error
         finally:
-            if self._flow is not None:
-                self._flow.close()
-            self._services.close()
-            if self._reporter.history is not None:
-                self._reporter.history.finish()
-            error_text = f": {self._error!r}" if self._error else ""
-            self._notice("stopped", f"{len(self._in_flight)} still leased{error_text}")
-            with contextlib.suppress(RuntimeError):  # raised if the event loop is closed already
-                self._loop.call_soon_threadsafe(self._stopped.set)
+            try:
+                self._close()
+            finally:
+                with contextlib.suppress(RuntimeError):  # raised if the event loop is closed already
+                    self._loop.call_soon_threadsafe(self._stopped.set)
+
+    def _close(self) -> None:
+        """Close the parts of the store thread, each in spite of errors of the others; keep the first error."""
+        flow, history = self._flow, self._reporter.history
+        closes = [] if flow is None else [flow.close]
+        closes += [*self._services.closes(), *([] if history is None else [history.finish])]
+        errors = [] if self._error is None else [self._error]
+        for close in closes:
+            try:
+                close()
+            except BaseException as error:
+                errors.append(error)
+        self._error = errors[0] if errors else None
+        error_text = "".join(f": {error!r}" for error in errors)
+        self._notice("stopped", f"{len(self._in_flight)} still leased{error_text}")
 
     def _batch_stuck(self, batch: str, why: str) -> None:
         self._notice("batch_stuck", f"batch {batch}: {why}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -392,6 +393,33 @@ def test_an_outage_is_told_once_a_minute_however_often_it_is_looked_for_runs(sce
     for _ in range(50):
         carrying.look(now=True)
     assert told == ["runs_unavailable"]
+
+
+def test_a_service_that_can_start_no_thread_tries_again_and_can_be_closed(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, started, start = list[str](), list[str](), threading.Thread.start
+
+    def notice(name: str, text: str, about: str = "", /, count: int = 1) -> None:
+        told.append(f"{name}: {text}")
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "redrive-runs" and not told:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        started.append(thread.name)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    scene.bury(1)
+    scene.start()
+    RedriveService(scene.app, "one", notice).close()
+    carrying = RedriveService(scene.app, "one", notice)
+    carrying.look(now=True)
+    assert told == ["runs_unavailable: can't start new thread"] and started == []
+    assert not carrying.busy(["any"])
+    carrying.look(now=True)
+    carrying.close()
+    assert started == ["redrive-runs"]
 
 
 def test_a_burst_does_not_wait_for_a_canary_that_others_have_to_work() -> None:

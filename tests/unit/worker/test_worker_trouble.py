@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.workers import SOON, Crowd, Heard, Watched, stored, until
+from tests.support.workers import PATIENCE_S, SOON, Crowd, Heard, Watched, stored, until
 
 import redrive
 from redrive import App, Backoff, Context, Retry
 from redrive.errors import Cancelled, LeaseLost, StoreUnavailable
+from redrive.events import Notice
 from redrive.message import ClaimRequest, Lane
+from redrive.worker import Service
 from redrive.worker.crash.ledger import hold
 
 
@@ -389,6 +391,39 @@ def test_an_error_that_is_no_store_error_ends_the_worker_and_is_raised(store: Wa
     store.exchange = broken  # type: ignore[method-assign, assignment]
     with pytest.raises(ZeroDivisionError):
         app.run_worker(["default"])
+
+
+def test_a_worker_that_cannot_close_one_of_its_parts_closes_the_others_and_ends(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard, closed = Heard(app), list[str]()
+
+    class Part(Service):
+        def __init__(self, name: str, error: str) -> None:
+            self.name, self.error = name, error
+
+        def look(self, *, now: bool = False) -> None:
+            if self.error:
+                raise ZeroDivisionError(self.error)
+
+        def close(self) -> None:
+            closed.append(self.name)
+            if self.error:
+                raise RuntimeError(f"{self.name} cannot be closed")
+
+    parts = [Part("first", ""), Part("second", "a bug in a service"), Part("third", "")]
+    monkeypatch.setattr(app, "_services", lambda *_: [lambda *_, part=part: part for part in parts])
+
+    async def main() -> None:
+        worker = app.worker()
+        worker.start()
+        await asyncio.wait_for(worker.wait(), PATIENCE_S)
+
+    with pytest.raises(ZeroDivisionError, match="a bug in a service"):
+        asyncio.run(main())
+    assert closed == ["third", "second", "first"]
+    [text] = [event.text for event in heard.events if isinstance(event, Notice) and event.name == "stopped"]
+    assert "a bug in a service" in text and "second cannot be closed" in text
 
 
 # -- leases
