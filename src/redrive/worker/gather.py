@@ -73,6 +73,9 @@ class GatheredCall(CallMessages):
     def over(self, lead: Execution) -> list[Execution]:
         """Return the executions after the call has ended; one of them speaks for it to flow control."""
         begun, executions = self._begun, self.part()
+        if lead.decision is not None:  # the call was deferred
+            for execution in executions:
+                execution.decision = lead.decision
         for execution in begun:
             execution.finished_s = lead.finished_s
             if lead.fault is not None:

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -424,6 +424,69 @@ def test_a_worker_that_cannot_close_one_of_its_parts_closes_the_others_and_ends(
     assert closed == ["third", "second", "first"]
     [text] = [event.text for event in heard.events if isinstance(event, Notice) and event.name == "stopped"]
     assert "a bug in a service" in text and "second cannot be closed" in text
+
+
+# -- too few threads
+
+
+def limit_threads(monkeypatch: pytest.MonkeyPatch, most: Callable[[], int]) -> list[str]:
+    """Let no more than `most` threads start for handlers; return the names of those that could not."""
+    refused, start = list[str](), threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        number = thread.name.removeprefix("redrive-")
+        if number.isdigit() and int(number) > most():
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    return refused
+
+
+def test_where_no_more_threads_can_start_the_handlers_share_those_there_are(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, ran = limit_threads(monkeypatch, lambda: 2), list[int]()
+
+    @app.task(name="job")
+    def job(n: int) -> None:
+        time.sleep(0.01)
+        ran.append(n)
+
+    async def main() -> None:
+        await app.aenqueue_many([job.draft(n) for n in range(20)])
+        async with app.worker({"default": 6}, grace=0):
+            await until(lambda: len(ran) == 20 and not app.counts().leased)
+
+    asyncio.run(main())
+    assert sorted(ran) == [*range(20)] and refused
+
+
+def test_where_no_thread_can_start_messages_go_back_uncounted_and_run_later(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    most, ran, heard = [0], list[int](), Heard(app)
+    refused = limit_threads(monkeypatch, lambda: most[0])
+
+    @app.task(name="job")
+    def job(n: int) -> None:
+        ran.append(n)
+
+    @app.task(name="jobs", gather=5)
+    def jobs(items: list[int]) -> None:
+        ran.extend(items)
+
+    async def main() -> None:
+        await app.aenqueue_many([job.draft(n) for n in range(9)] + [jobs.draft(n) for n in range(9, 12)])
+        async with app.worker({"default": 2}, grace=0):
+            await until(lambda: refused and not app.counts().leased)
+            most[0] = 1
+            await until(lambda: len(ran) == 12 and not app.counts().leased)
+
+    asyncio.run(main())
+    assert sorted(ran) == [*range(12)]
+    assert {(fate.outcome, fate.attempt) for fate in heard.fates} == {("held", 0), ("done", 1)}
 
 
 # -- leases

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from ...message import BLOB
+from ...message import BLOB, RetryAt
 from ...run_context import enter, leave
 from ..bodies import fetch, take
 from ..execution import Execution
@@ -18,10 +18,15 @@ from ..settlement import fault_of
 if TYPE_CHECKING:
     from ..crash.ledger import CrashSlots
 
+AGAIN_MS = 1_000  # ms after which a message is retried if no thread could start for it
+
 
 class ThreadExecutor:
     """Runs sync handlers in up to `limit` daemon threads, started as needed. `finish` and `start_other` as for
-    TaskExecutor, called from any thread."""
+    TaskExecutor, called from any thread.
+
+    If no more threads can start, executions wait for those there are; if there are none, they are deferred, uncounted.
+    """
 
     def __init__(
         self,
@@ -36,13 +41,29 @@ class ThreadExecutor:
         self._threads = self._idle = 0
 
     def start(self, execution: Execution) -> None:
+        starting: Execution | None = execution
+        while starting is not None:
+            if self._has_thread():
+                self._queue.put(starting)
+                return
+            starting.decision = RetryAt.deferred(starting.task.app.store.now_ms() + AGAIN_MS, "no thread")
+            starting = self._end(starting)
+
+    def _has_thread(self) -> bool:
+        """Count one more execution in the queue, and start a thread for it if none is idle; return False if there are
+        no threads and none can start."""
         with self._lock:
-            if self._idle > 0 or self._threads >= self._limit:
-                self._idle -= 1
-            else:
-                self._threads += 1
-                threading.Thread(target=self._work, name=f"redrive-{self._threads}", daemon=True).start()
-        self._queue.put(execution)
+            if self._idle <= 0 and self._threads < self._limit:
+                try:
+                    threading.Thread(target=self._work, name=f"redrive-{self._threads + 1}", daemon=True).start()
+                except RuntimeError:  # there are too many threads in the process or the container
+                    if self._threads == 0:
+                        return False
+                else:
+                    self._threads += 1
+                    return True
+            self._idle -= 1
+            return True
 
     def _work(self) -> None:
         while (execution := self._queue.get()) is not None:
@@ -64,6 +85,10 @@ class ThreadExecutor:
             execution.fault = fault_of(execution, error)
         if token is not None:
             leave(token)
+        return self._end(execution)
+
+    def _end(self, execution: Execution) -> Execution | None:
+        """Finish an execution and start those that its end lets start; return one of this executor instead."""
         execution.finished_s = time.monotonic()
         self._finish((execution,))
         for following in execution.queue.limit.leave():
