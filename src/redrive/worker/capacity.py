@@ -248,6 +248,11 @@ class QueueLimit(Generic[T]):
         """True if no execution of this queue can start, at its own limit or the worker's."""
         return self._running >= self._limit or self._worker.free <= 0
 
+    @property
+    def is_at_limit(self) -> bool:
+        """True if no execution of this queue can start, whatever other queues do."""
+        return self._running >= self._limit
+
     def withdraw(self, chosen: Callable[[T], bool] = lambda execution: True) -> list[T]:
         """Forget the `chosen` executions of this queue that wait to start, and return them for the worker to release
         them."""

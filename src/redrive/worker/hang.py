@@ -147,6 +147,8 @@ class Hangs:
             every = False
             if not full:
                 return None
+        if not every:  # places of other queues come free: only queues at their own limits cannot use them
+            full = {name for name in full if self._limits[name].is_at_limit}
         queues = full if every else full & {each.delivery.message.queue for each in late}
         late = [each for each in late if each.delivery.message.queue in queues]
         if not late:

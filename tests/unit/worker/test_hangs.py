@@ -241,8 +241,8 @@ def test_no_lease_is_so_short_that_a_moment_is_a_hang() -> None:
     assert hangs.look(began_s + LEAST_S * 1.1) is not None
 
 
-def an_execution(clock_s: float, *, timeout_s: float, place: str = "thread") -> Any:
-    message = SimpleNamespace(queue="q", task="t", id="m")
+def an_execution(clock_s: float, *, timeout_s: float, place: str = "thread", queue: str = "q") -> Any:
+    message = SimpleNamespace(queue=queue, task="t", id="m")
     return SimpleNamespace(
         delivery=SimpleNamespace(message=message), started_s=clock_s, finished_s=0.0, executor=place,
         deadline_s=clock_s + timeout_s, handle=None, runner=None,
@@ -261,6 +261,25 @@ def test_a_queue_hangs_if_all_its_places_are_past_their_timeouts(
     clock = Clock(*(an_execution(now_s, timeout_s=each, place=place) for each in timeouts_s), running=len(timeouts_s))
     assert not clock.after(3.5, turning=True)  # a second of timeout, and three of patience
     assert clock.after(1, turning=True) is hangs
+
+
+@pytest.mark.parametrize(
+    ("most", "timeouts_s", "hanging"),
+    [((4, 4), (1, 100), set()), ((1, 4), (1, 100), {"a"}), ((4, 4), (1, 1), {"a", "b"})],
+    ids=["a place of the other comes free", "at its own limit", "all of the worker's places"],
+)
+def test_at_the_limit_of_the_worker_a_queue_hangs_only_if_no_place_comes_free(
+    most: tuple[int, int], timeouts_s: tuple[int, int], hanging: set[str]
+) -> None:
+    now_s, worker = time.monotonic(), WorkerLimit[Execution](2)
+    limits = {name: QueueLimit(limit, worker) for name, limit in zip("ab", most, strict=True)}
+    executions = [an_execution(now_s, timeout_s=each, queue=name) for name, each in zip("ab", timeouts_s, strict=True)]
+    assert all(limit.take() for limit in limits.values())
+    in_flight: Any = SimpleNamespace(all=lambda: executions)
+    turned_s = now_s + 5
+    hangs = Hangs(in_flight, limits, lambda: turned_s, 9.0)
+    hang = hangs.look(turned_s)
+    assert hanging == (set() if hang is None else hang.queues)
 
 
 # -- an execution begins, or goes back, and never both
