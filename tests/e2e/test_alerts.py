@@ -99,5 +99,25 @@ def test_a_webhook_hears_that_a_threshold_fires_and_that_it_is_resolved(tmp_path
         store.close()
 
 
+@pytest.mark.slow
+def test_watch_says_that_its_webhook_refused_an_alert(tmp_path: Path, hook: Hook) -> None:
+    hook.answers = [404]
+    env = {name: text for name, text in os.environ.items() if not name.startswith("REDRIVE_")}
+    store = SqliteStore(tmp_path / "work.db")
+    store.put([Draft(task="bad") for _ in range(3)])
+    store.close()
+    words = ["watch", "--url", "sqlite:///work.db", "--waiting", "2", "--for", "0s", "--notify", hook.url]
+    said = tmp_path / "stderr"
+    with said.open("wb") as stderr:
+        command = [sys.executable, "-m", "redrive", *words]
+        watch = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL, stderr=stderr)
+    try:
+        until("it says so", lambda: "alert depth could not be sent" in said.read_text())
+    finally:
+        watch.terminate()
+        watch.wait(PATIENCE_S)
+    assert "answered 404" in said.read_text() and "s3cret" not in said.read_text()
+
+
 def told(hook: Hook) -> list[dict[str, object]]:
     return [body for body in hook.bodies if body["name"] == "dead"]

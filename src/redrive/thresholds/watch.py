@@ -3,13 +3,15 @@
 The states of a rule's subjects are in one cell, with the time of the last check. A process that finds this time old
 checks and swaps the cell, and sends if the swap succeeds. So any number of processes send each alert once, and a killed
 process leaves the states. A kill between the swap and the sending loses that one alert; while it fires, it is sent
-again after `every`.
+again after `every`. If the receiver refuses an alert, the cell is changed so that a check a minute later, in whatever
+process, sends the alert again if it still holds.
 """
 
 from __future__ import annotations
 
 import hashlib
 import threading
+import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,14 +19,15 @@ from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ..config import runbook_of
 from ..duration import rfc3339
 from ..errors import StoreError, Unsupported
-from ..events import Notify, complain
+from ..events import Notice, Notify, complain
 from ..message import Filter, Swap, decoded, version_of
 from ..observe.alert import BATCH_STATES, Alert, page_of, place_of, shell_line, spec_of, visible
-from ..observe.alerts import NotSent
+from ..observe.alerts import AGAIN_S, NotSent
 from ..registry import Registry
 from ..store import Store
 from ..triage.select.terms import as_node
@@ -35,8 +38,8 @@ from .measure import Figures, FigureSubject
 from .rule import AlertRule, figure_text
 
 LOOK_S = 5.0
+REFUSED_S = 5.0  # seconds of refusals in one check after which a channel's other alerts wait for the next check
 KEPT_MS = 7 * 24 * 3600 * 1000
-UNSENT_MAX = 100
 AFFECTED_MAX, NAMED_MAX = 100, 5  # most tasks and queues that an alert lists, and that its text names
 FIRING, RESOLVED = "firing", "resolved"
 
@@ -73,7 +76,7 @@ class Watching:
 
     def __init__(self, app: Registry, rules: Sequence[Watched], *, app_spec: str | None = None) -> None:
         self._app, self._rules, self._spec = app, rules, app_spec
-        self._unsent: list[tuple[Watched, Alert]] = []
+        self._unsent: list[tuple[Watched, _StateChange, int]] = []  # alerts to put off, each until this time in ms
         self._unkept: set[str] = set()  # names of alerts whose figures this store does not keep
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -102,20 +105,22 @@ class Watching:
 
     def look(self) -> None:
         """Check once the rules that are due, and send their alerts. Raises StoreError."""
-        unsent, self._unsent = self._unsent, []
-        for watched, alert in unsent:
-            self._send(watched, alert)
-        store = self._app.store
+        self._put_off()  # what the last check could not store
+        store, refused_s = self._app.store, dict[str, float]()
         figures, around = Figures(store, self._app), Surroundings(store, self._app)
         for watched in self._rules:
             if watched.rule.name not in self._unkept:
                 try:
-                    self._one(store, figures, around, watched)
+                    self._one(store, figures, around, watched, refused_s)
                 except Unsupported as error:
                     self._unkept.add(watched.rule.name)
                     complain(f"the alert {watched.rule.name}: {error}")
 
-    def _one(self, store: Store, figures: Figures, around: Surroundings, watched: Watched) -> None:
+    def _one(
+        self, store: Store, figures: Figures, around: Surroundings, watched: Watched, refused_s: dict[str, float]
+    ) -> None:
+        """Check a rule if it is due, and send its alerts. `refused_s` has the seconds that the refusals of this check
+        took, by channel."""
         (cell,) = store.cells.read([watched.cell])
         now_ms = store.now_ms()
         kept = decoded(cell, _kept, _Kept())
@@ -126,15 +131,41 @@ class Watching:
         swap = Swap(watched.cell, version_of(cell), msgspec.json.encode(left), KEPT_MS)
         if store.cells.swap([swap], durable=False)[0]:
             for each in changes:
-                self._send(watched, self._alert(watched.rule, each, now_ms))
+                spent_s = refused_s.get(watched.channel, 0.0)
+                if spent_s > REFUSED_S:
+                    self._unsent.append((watched, each, now_ms))
+                    continue
+                began_s = time.monotonic()
+                if not self._send(watched, each, now_ms):
+                    refused_s[watched.channel] = spent_s + time.monotonic() - began_s
+            self._put_off()
 
-    def _send(self, watched: Watched, alert: Alert) -> None:
+    def _send(self, watched: Watched, change: _StateChange, now_ms: int) -> bool:
+        """Send an alert; return False if the receiver refuses it."""
+        rule = watched.rule
         try:
-            watched.tell(alert)
-        except NotSent:
-            self._unsent = [*self._unsent, (watched, alert)][-UNSENT_MAX:]  # sent again at the next check
+            watched.tell(self._alert(rule, change, now_ms))
+        except NotSent as error:
+            again_ms = int(min(AGAIN_S * 1000, rule.every_ms))
+            self._unsent.append((watched, change, now_ms + again_ms))
+            text = f"alert {rule.name} could not be sent, and is sent again in {again_ms / 1000:g} s: {error}"
+            self._app.events.emit([Notice(name="alert_lost", at_ms=now_ms, text=text)])
+            return False
         except Exception:
             complain(f"{watched.channel} on an alert:\n{traceback.format_exc()}")
+        return True
+
+    def _put_off(self) -> None:
+        """Store that the alerts which were not sent are to be sent again. Raises StoreError."""
+        self._unsent = [each for each in self._unsent if not self._stored(*each)]
+
+    def _stored(self, watched: Watched, change: _StateChange, again_ms: int) -> bool:
+        (cell,) = self._app.store.cells.read([watched.cell])
+        left = _unsent(watched.rule, decoded(cell, _kept, _Kept()), change, again_ms)
+        if left is None:
+            return True
+        swap = Swap(watched.cell, version_of(cell), msgspec.json.encode(left), KEPT_MS)
+        return self._app.store.cells.swap([swap], durable=False)[0]
 
     def _alert(self, rule: AlertRule, change: _StateChange, now_ms: int) -> Alert:
         subject, word, state, affected = change
@@ -183,6 +214,27 @@ def _step(
             changes.append(_StateChange(subject, word, after or before, above if word == FIRING else ranked))
     held = {key: name for key, name in groups.items() if key_of(FigureSubject(about=name)) in left}
     return _Kept(now_ms, left, held), changes
+
+
+def _unsent(rule: AlertRule, kept: _Kept, change: _StateChange, again_ms: int) -> _Kept | None:
+    """Return the states with which the first check after `again_ms` sends the alert again, if it still holds; None if
+    the subject had another change since.
+
+    A firing subject is due for its repetition then. A resolved subject fires on until then, as its receiver does not
+    know better; if its value rises above the threshold again, the receiver is told that it fires.
+    """
+    subject, word, state, affected = change
+    key, sent_ms = key_of(subject), again_ms - rule.every_ms
+    now = kept.states.get(key)
+    if word == FIRING:
+        if now is None or now.sent_ms != state.sent_ms:
+            return None
+        return replace(kept, states=kept.states | {key: replace(now, sent_ms=sent_ms)})
+    if now is not None and now.sent_ms:
+        return None
+    fires = replace(state, below_ms=again_ms - rule.for_ms, sent_ms=sent_ms)
+    groups = {key_of(each): subject.about for each in affected} | kept.groups
+    return replace(kept, states=kept.states | {key: fires}, groups=groups)
 
 
 def _first_state(states: Mapping[str, AlertState], group: Sequence[FigureSubject]) -> AlertState:

@@ -9,6 +9,7 @@ import pytest
 from redrive import App, Breaker, Draft
 from redrive.errors import ConfigError
 from redrive.observe.alert import Alert
+from redrive.observe.alerts import NotSent
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
 from redrive.thresholds import Watching, rules_of
@@ -148,6 +149,34 @@ def test_an_outage_is_one_alert_that_lists_its_queues_until_all_of_them_are_belo
     clock.advance("5s")
     watch.look()
     assert words(told)[3:] == [("firing", "cards")]
+
+
+def test_the_end_of_an_outage_that_the_receiver_refused_is_told_later_with_all_its_queues(
+    app: App, clock: ManualClock, pile: Callable[..., None]
+) -> None:
+    told: list[Alert] = []
+    refused: list[Alert] = []
+
+    def tell(alert: Alert) -> None:
+        if alert.state == "resolved" and not refused:
+            refused.append(alert)
+            raise NotSent("answered 503")
+        told.append(alert)
+
+    app.on("depth", tell, above=1, for_=0)
+    watch = Watching(app, rules_of(app))
+    app.flow.open("stripe", reason="down")
+    pile("cards", "refunds")
+    watch.look()
+    work(app, "cards", "refunds")
+    clock.advance("5s")
+    watch.look()
+    assert words(told) == [("firing", "stripe")] and words(refused) == [("resolved", "stripe")]
+    clock.advance("1m")
+    watch.look()
+    assert words(told) == [("firing", "stripe"), ("resolved", "stripe")]
+    assert told[1].affected == refused[0].affected == ("queue cards", "queue refunds")
+    assert told[1].command == refused[0].command
 
 
 def test_the_breaker_over_all_keys_is_that_of_the_dependency_and_those_of_single_keys_are_not(

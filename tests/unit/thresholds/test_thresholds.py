@@ -246,23 +246,153 @@ def test_a_process_that_is_killed_leaves_the_states_to_the_others() -> None:
     assert [a.state for a in alerts] == ["firing"]
 
 
-def test_a_receiver_that_is_down_gets_it_with_the_next_look() -> None:
-    clock = ManualClock()
+class Receiver:
+    """Refuses alerts while it is down, and keeps what it accepts."""
+
+    def __init__(self) -> None:
+        self.down, self.tries = True, 0
+        self.alerts: list[Alert] = []
+
+    def __call__(self, alert: Alert) -> None:
+        self.tries += 1
+        if self.down:
+            raise NotSent("hooks.example answered 503")
+        self.alerts.append(alert)
+
+    @property
+    def states(self) -> list[str | None]:
+        return [alert.state for alert in self.alerts]
+
+
+def looks(clock: ManualClock, watch: Watching, count: int) -> None:
+    for _ in range(count):
+        clock.advance("5s")
+        watch.look()
+
+
+def empty(app: App) -> None:
+    for message in app.store.peek("ready").messages:
+        app.cancel(message.id, reason="done with it")
+
+
+def test_a_receiver_that_is_down_is_tried_once_a_minute_and_each_refusal_is_reported() -> None:
+    clock, receiver = ManualClock(), Receiver()
+    app, store = make(clock)
+    notices: list[Any] = []
+    app.subscribe(notices.extend)
+    store.put([Draft(task="push", queue="crm")] * 3)
+    watch = Watching(app, watched(app, receiver, for_="0s"))
+    looks(clock, watch, 24)
+    assert receiver.tries == 2
+    assert [notice.name for notice in notices] == ["alert_lost"] * 2
+    assert notices[0].text == "alert depth could not be sent, and is sent again in 60 s: hooks.example answered 503"
+    receiver.down = False
+    looks(clock, watch, 24)
+    assert receiver.states == ["firing"]  # and again only after `every`
+
+
+def test_what_a_process_could_not_send_another_one_sends() -> None:
+    clock, receiver = ManualClock(), Receiver()
     app, store = make(clock)
     store.put([Draft(task="push", queue="crm")] * 3)
-    alerts: list[Alert] = []
-    down = [True]
+    Watching(app, watched(app, receiver, for_="0s")).look()  # and then this process ends
+    receiver.down = False
+    looks(clock, Watching(app, watched(app, receiver, for_="0s")), 12)
+    assert receiver.states == ["firing"]
 
-    def tell(alert: Alert) -> None:
-        if down[0]:
-            raise NotSent("down")
-        alerts.append(alert)
 
-    watch = Watching(app, watched(app, tell, for_="0s"))
+@pytest.mark.parametrize("for_", ["0s", "10s", "2m"])
+def test_a_firing_alert_that_was_refused_never_follows_its_resolved_alert(for_: str) -> None:
+    clock, receiver = ManualClock(), Receiver()
+    app, store = make(clock)
+    store.put([Draft(task="push", queue="crm")] * 3)
+    one, two = (Watching(app, watched(app, receiver, for_=for_)) for _ in range(2))
+    while not receiver.tries:
+        looks(clock, one, 1)
+    empty(app)
+    receiver.down = False
+    looks(clock, two, 30)
+    looks(clock, one, 150)
+    assert receiver.states == ["resolved"]
+
+
+@pytest.mark.parametrize("for_", ["0s", "10s", "2m"])
+def test_a_resolved_alert_that_was_refused_is_sent_a_minute_later_also_by_another_process(for_: str) -> None:
+    clock, receiver = ManualClock(), Receiver()
+    app, store = make(clock)
+    store.put([Draft(task="push", queue="crm")] * 3)
+    receiver.down = False
+    one, two = (Watching(app, watched(app, receiver, for_=for_)) for _ in range(2))
+    while not receiver.tries:
+        looks(clock, one, 1)
+    empty(app)
+    receiver.down = True
+    while receiver.tries < 2:
+        looks(clock, one, 1)
+    receiver.down = False
+    looks(clock, two, 11)
+    assert receiver.states == ["firing"]
+    looks(clock, two, 60)
+    assert receiver.states == ["firing", "resolved"]
+
+
+def test_what_fires_again_before_its_resolved_alert_was_accepted_is_told_as_firing() -> None:
+    clock, receiver = ManualClock(), Receiver()
+    app, store = make(clock)
+    store.put([Draft(task="push", queue="crm")] * 3)
+    receiver.down = False
+    watch = Watching(app, watched(app, receiver, for_="0s"))
     watch.look()
-    down[0] = False
+    empty(app)
+    receiver.down = True
+    looks(clock, watch, 1)
+    receiver.down = False
+    store.put([Draft(task="push", queue="crm")] * 3)
+    looks(clock, watch, 13)
+    assert receiver.states == ["firing", "firing"]
+    empty(app)
+    looks(clock, watch, 1)
+    assert receiver.states == ["firing", "firing", "resolved"]
+
+
+def test_while_refusals_take_long_the_other_alerts_wait_for_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.thresholds.watch.REFUSED_S", 0.0)  # each takes too long
+    clock, receiver = ManualClock(), Receiver()
+    app, store = make(clock)
+    for number in range(4):
+        store.put([Draft(task="push", queue=f"queue {number}")] * 3)
+    watch = Watching(app, watched(app, receiver, for_="0s"))
     watch.look()
-    assert [a.state for a in alerts] == ["firing"]
+    assert receiver.tries == 1
+    receiver.down = False
+    looks(clock, watch, 1)
+    assert [alert.queue for alert in receiver.alerts] == ["queue 1", "queue 2", "queue 3"]
+    looks(clock, watch, 11)
+    assert [alert.queue for alert in receiver.alerts][3:] == ["queue 0"]
+
+
+def test_a_refused_alert_is_sent_again_though_the_store_failed_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, receiver = ManualClock(), Receiver()
+    app, store = make(clock)
+    store.put([Draft(task="push", queue="crm")] * 3)
+
+    def refuse(alert: Alert) -> None:
+        if receiver.down:
+            monkeypatch.setattr(store.cells, "read", out)
+        receiver(alert)
+
+    def out(keys: object) -> None:
+        raise StoreUnavailable("out")
+
+    watch = Watching(app, watched(app, refuse, for_="0s"))
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            watch.look()
+        clock.advance("5s")
+    monkeypatch.undo()
+    receiver.down = False
+    looks(clock, watch, 12)
+    assert receiver.states == ["firing"]
 
 
 def test_a_receiver_that_fails_and_a_store_that_is_out_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:

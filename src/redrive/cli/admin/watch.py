@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from ...config import settings
+from ...events import Event, Notice
 from ...present.failure import DONE, FAILED
 from ..opening import OpenedStore, at_store
 from ..terminal.output import Column, Output
@@ -62,6 +63,7 @@ def watch(opened: OpenedStore, out: Output, once: bool, notify: str | None, **op
     if once:
         return _once(opened, out, app, rules)
     tell = _teller(notify or settings().notify)
+    app.subscribe(_note_lost)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
@@ -70,6 +72,12 @@ def watch(opened: OpenedStore, out: Output, once: bool, notify: str | None, **op
         while not stopped.wait(1.0):
             pass
     return DONE
+
+
+def _note_lost(events: Sequence[Event]) -> None:
+    for event in events:
+        if isinstance(event, Notice) and event.name == "alert_lost":
+            note(event.text)
 
 
 def _rules(
