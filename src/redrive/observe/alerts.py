@@ -2,7 +2,8 @@
 
 `app.on("quarantined", fn)` and `redrive worker --notify URL` each create a `Watch`. Workers add events to it, and a
 thread of its own sends the alerts. A cell of the store holds when a subject was last alerted, and its events since. So
-however many worker processes there are, they send one alert, whose count includes every event.
+however many worker processes there are, they send one alert, whose count includes every event. Another cell lists the
+subjects with such events, so that other processes send what a process leaves behind when it ends.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ LAST_WORDS_S = 2.0  # seconds for which a worker that stops waits for its alerts
 SUBJECTS_MAX = 1000  # the most subjects with waiting events; events of further ones share an alert
 FAILURES_MAX = 20  # fingerprints that get alerts of their own within `every`; other deaths share one alert per queue
 KEPT_MS = 7 * 24 * 3600 * 1000  # ms for which an unused cell is kept
+LISTED_MAX = 200  # the most subjects that a channel lists, the latest with waiting events
 _SWAPS_MAX = 20
 _encode = msgspec.json.Encoder().encode
 
@@ -63,6 +65,8 @@ class SentAlert(Struct, frozen=True, array_like=True):
 
 
 _decode_sent = msgspec.json.Decoder(SentAlert).decode
+_decode_listed = msgspec.json.Decoder(list[AlertSubject]).decode
+_LIST = AlertSubject("list")  # stands for the list of subjects, among the times to check and in the key of its cell
 
 
 class Watch:
@@ -85,6 +89,7 @@ class Watch:
     ) -> None:
         self._app, self._names, self._tell_it = app, frozenset(names), tell
         self._channel, self._every_ms, self._spec, self._gather_s = channel, every_ms, app_spec, gather_s
+        self._kept_ms = max(2 * every_ms, KEPT_MS)
         self._changed = threading.Condition()
         self._piles: dict[AlertSubject, Pile] = {}
         self._look_s: dict[AlertSubject, float] = {}  # by subject, when to check it next, by time.monotonic()
@@ -106,10 +111,20 @@ class Watch:
                 self._note(AlertSubject(event.name, about=event.about), event.at_ms, event.text)
             elif event.name == "auto_isolated" and "quarantined" in self._names:
                 self._note(AlertSubject("quarantined", about=event.about), event.at_ms, event.text, count=event.count)
+            elif event.name == "started":
+                self._begin()
             else:
                 stopped = stopped or event.name == "stopped"
         if stopped:
+            with self._changed:
+                self._look_s.pop(_LIST, None)
             self.flush(LAST_WORDS_S)  # sent now, as the process may end after this batch
+
+    def _begin(self) -> None:
+        with self._changed:
+            self._look_s[_LIST] = time.monotonic()
+            self._changed.notify_all()
+            self._alive()
 
     def _note(
         self, subject: AlertSubject, at_ms: int, text: str | None, id: str | None = None, *, count: int = 1
@@ -186,6 +201,10 @@ class Watch:
         return [*self._hurry, *(s for s, at_s in self._look_s.items() if at_s <= now_s and s not in self._hurry)]
 
     def _one(self, subject: AlertSubject, pile: Pile) -> None:
+        if subject == _LIST:
+            with contextlib.suppress(Exception):  # without the store it is read next time
+                self._find()
+            return
         with contextlib.suppress(Exception):  # merged groups share an alert; without the store each has its own
             if subject.about and subject.name == "dead_growth":
                 subject = subject._replace(about=root(read_states(self._app.store), subject.about))
@@ -224,8 +243,11 @@ class Watch:
             if left_ms > 0 and not pile.count:
                 return pile
             new = SentAlert(old.at_ms, both) if left_ms > 0 else SentAlert(now_ms)
-            if store.cells.swap([Swap(key, version, _encode(new), max(2 * self._every_ms, KEPT_MS))])[0]:
-                return Pile() if left_ms > 0 else both  # from here, a crash loses this alert
+            if store.cells.swap([Swap(key, version, _encode(new), self._kept_ms)])[0]:
+                if left_ms <= 0:
+                    return both  # from here, a crash loses this alert
+                self._list(subject)
+                return Pile()
         self._again(subject, pile, 1.0)  # other processes won all swaps
         return Pile()
 
@@ -245,9 +267,7 @@ class Watch:
 
     def _forget(self, key: str, version: int, old: SentAlert) -> None:
         if old.pile.count:
-            self._app.store.cells.swap(
-                [Swap(key, version, _encode(SentAlert(old.at_ms)), max(2 * self._every_ms, KEPT_MS))]
-            )
+            self._app.store.cells.swap([Swap(key, version, _encode(SentAlert(old.at_ms)), self._kept_ms)])
 
     def _claim_here(self, subject: AlertSubject, pile: Pile) -> Pile:
         left_s = self._sent_s.get(subject, -float("inf")) + self._every_ms / 1000 - time.monotonic()
@@ -273,7 +293,8 @@ class Watch:
             key = self._key(subject)
             version, old = self._read(key)
             new = SentAlert(self._app.store.now_ms() - self._every_ms + again_ms, pile.plus(old.pile))
-            if self._app.store.cells.swap([Swap(key, version, _encode(new), max(2 * self._every_ms, KEPT_MS))])[0]:
+            if self._app.store.cells.swap([Swap(key, version, _encode(new), self._kept_ms)])[0]:
+                self._list(subject)
                 self._look_in(subject, again_ms / 1000)
                 return
         except Exception:
@@ -287,6 +308,32 @@ class Watch:
             self._look_s[subject] = time.monotonic() + left_s
             if subject in self._piles:
                 self._look_s[subject] = time.monotonic() + min(left_s, DEPOSIT_S)
+
+    def _list(self, subject: AlertSubject) -> None:
+        """List a subject whose cell has waiting events, for the other processes; not if the store fails."""
+        with contextlib.suppress(Exception):
+            key, cells = self._key(_LIST), self._app.store.cells
+            for _ in range(_SWAPS_MAX):
+                (cell,) = cells.read([key])
+                listed = decoded(cell, _decode_listed, [])
+                if subject in listed[-LISTED_MAX // 2 :]:
+                    return
+                new = [*(each for each in listed if each != subject), subject][-LISTED_MAX:]
+                if cells.swap([Swap(key, version_of(cell), _encode(new), 4 * self._kept_ms)])[0]:
+                    return
+
+    def _find(self) -> None:
+        """Find the listed subjects with waiting events, which an ended process may have left, to check them when they
+        are due. Do so again after `every`. Raises StoreError."""
+        self._look_in(_LIST, max(self._every_ms / 1000, AGAIN_S))
+        store = self._app.store
+        listed = decoded(store.cells.read([self._key(_LIST)])[0], _decode_listed, [])
+        listed = [subject for subject in listed if subject.name in self._names]
+        for subject, cell in zip(listed, store.cells.read([self._key(each) for each in listed]), strict=True):
+            old = decoded(cell, _decode_sent, SentAlert())
+            if old.pile.count and subject not in self._look_s:
+                left_ms = old.at_ms + self._every_ms - store.now_ms()
+                self._look_in(subject, min(max(left_ms, 0), self._every_ms) / 1000)
 
     def _again(self, subject: AlertSubject, pile: Pile, in_s: float) -> None:
         with self._changed:

@@ -17,7 +17,7 @@ from redrive import App, Quarantine, Reject
 from redrive.errors import ConfigError, StoreUnavailable
 from redrive.events import DeliveryEvent, Event, Notice
 from redrive.message import Cell, Swap
-from redrive.observe.alerts import NAMES, Alert, Watch
+from redrive.observe.alerts import LISTED_MAX, NAMES, Alert, NotSent, Watch
 from redrive.observe.webhook import Webhook, notify
 from redrive.stores.memory.store import MemoryStore
 from redrive.testing import ManualClock
@@ -295,6 +295,81 @@ def test_what_waits_when_every_is_over_is_told_by_itself(tmp_path: Path) -> None
     wait_for(lambda: len(told) == 2)
     assert told[1].count == 2
     app.store.close()
+
+
+# -- what a process leaves when it ends
+
+
+def started(watch: Watch) -> Watch:
+    watch([Notice(name="started")])
+    return watch
+
+
+def refusing(app: App, channel: str = "c") -> Watch:
+    def refuse(alert: Alert) -> None:
+        raise NotSent("answered 503")
+
+    return Watch(app, NAMES, refuse, channel=channel, every_ms=10 * MINUTE_MS, gather_s=PATIENCE_S)
+
+
+def test_what_a_receiver_refused_before_a_process_ended_another_one_sends(app: App, clock: ManualClock) -> None:
+    say(refusing(app), opened(), died("1"), died("2"), poisoned("3"), Notice(name="stopped"))
+    clock.advance(60)
+    watch, told = watching(App(store=app.store))
+    started(watch)
+    wait_for(lambda: len(told) == 3)
+    assert sorted((alert.name, alert.count) for alert in told) == [
+        ("breaker_opened", 1), ("dead_growth", 2), ("quarantined", 1),
+    ]  # fmt: skip
+    clock.advance(60)
+    again, told = watching(App(store=app.store))
+    say(started(again), opened("other"))
+    assert [alert.about for alert in told] == ["other"]  # the others are sent
+
+
+def test_events_within_every_of_a_process_that_ended_another_one_sends(app: App, clock: ManualClock) -> None:
+    watch, told = watching(app)
+    say(watch, opened())
+    say(watch, opened(), opened(), Notice(name="stopped"))
+    clock.advance(10 * 60)
+    other, told = watching(App(store=app.store))
+    started(other)
+    wait_for(lambda: told)
+    assert [(alert.about, alert.count) for alert in told] == [("stripe", 2)]
+
+
+def test_a_process_that_runs_on_finds_what_another_one_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redrive.observe.alerts.AGAIN_S", 0.05)
+    app = App(f"sqlite:///{tmp_path}/work.db")
+    watch, told = watching(app, every_ms=100)
+    started(watch)
+    say(refusing(app), opened(), Notice(name="stopped"))
+    wait_for(lambda: told)
+    assert [(alert.about, alert.count) for alert in told] == [("stripe", 1)]
+    watch([Notice(name="stopped")])
+    app.store.close()
+
+
+def test_a_watch_takes_up_only_what_its_channel_and_its_names_left(app: App, clock: ManualClock) -> None:
+    say(refusing(app), opened(), poisoned("1"))
+    say(refusing(app, "other"), opened("crm"))
+    clock.advance(60)
+    watch, told = watching(App(store=app.store), "breaker_opened")
+    started(watch)
+    wait_for(lambda: told)
+    assert watch.flush(PATIENCE_S)
+    assert [(alert.name, alert.about) for alert in told] == [("breaker_opened", "stripe")]
+
+
+def test_the_list_of_subjects_is_bounded_and_keeps_the_latest(app: App) -> None:
+    watch = refusing(app)
+    for number in range(LISTED_MAX + 50):
+        say(watch, opened(str(number)))
+        say(watch, opened("0"))
+    (cell,) = app.store.cells.read(["alert/c/list"])
+    assert cell is not None
+    abouts = [subject[3] for subject in msgspec.json.decode(cell.value)]
+    assert len(abouts) == LISTED_MAX and {"0", str(LISTED_MAX + 49)} <= set(abouts)
 
 
 # -- what goes wrong
