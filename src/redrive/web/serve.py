@@ -64,6 +64,7 @@ class PagesServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await self._site.close()
         await super().shutdown(sockets)
+        await self._site.readings.close()  # before the store is closed
 
 
 def _leave(number: int) -> None:

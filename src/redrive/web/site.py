@@ -268,7 +268,7 @@ class Site:
         if request.method == "GET" and request.headers.get("x-redrive-live"):
             return await self._shown_to_many(page, request, ask, version)
         if request.method == "POST":
-            return await self._show(page, request, user, await asyncio.to_thread(page.read, ask), version)
+            return await self._show(page, request, user, await self.readings.call(page.read, ask), version)
         return await self._show(page, request, user, await self.readings.seen(page, request, ask), version)
 
     async def _shown_to_many(self, page: SitePage, request: Request, ask: PageRequest, version: int) -> Response:
@@ -279,7 +279,10 @@ class Site:
         if wants_json(request) or answer.to:
             return await self._show(page, request, ask.user, answer, version)
         key = (*key_of(request, ask), root_of(request), "lost" in answer)
-        html = partial(answers.html, self, request, ask.user, page, answer, csrf=_ANY_CSRF, said="", version=version)
+        html = partial(
+            asyncio.to_thread, answers.html, self, request, ask.user, page, answer, csrf=_ANY_CSRF, said="",
+            version=version,
+        )  # fmt: skip
         shared = await self.readings.once(key, version, html)
         csrf = csrf_of(request)
         response = HTMLResponse(shared.replace(_ANY_CSRF, csrf), answer.status)
@@ -312,18 +315,19 @@ class Site:
         check_origin(request, form, bears_token=self.access.bears_token(request))
         ask = self._ask(request, user, form, lists)
         try:
-            done = await asyncio.to_thread(action.act, ask)
+            done = await self.readings.call(action.act, ask)
         except (Problem, RedriveError, ValueError) as error:
             problem = answers.problem_of(error, self.url)
             if problem.status not in (409, 422) or wants_json(request):
                 raise
             self._note(request, problem, error)
-            again = await asyncio.to_thread(form_again, ask, action, problem, self._pages)
+            again = await self.readings.call(form_again, ask, action, problem, self._pages)
             if again is None:
                 raise
             done = again
         finally:
             self.sums.spoil()
+            self.readings.forget()
             self.live.bump()
         if isinstance(done, PageAnswer):
             page = next(page for page in PAGES if page.name == done.name)

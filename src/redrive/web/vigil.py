@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from threading import Lock, Thread
 from typing import Any, TypeVar
@@ -26,6 +27,8 @@ ANSWERS_S = 2.0  # seconds for the cheapest call of the store, after which the s
 LOST_S = 0.3  # seconds for that call if the store did not answer the last one
 RECENT_S = 1.0  # seconds for which an answer of the store is taken to mean that it still answers
 KEPT_MAX = 200  # the most records of pages that are kept
+THREADS_MAX = 16  # the most calls of the store at the same time
+JOINED_S = 2.0  # seconds after which an equal request waits for a read that has not ended, and begins none
 
 
 class Vigil:
@@ -94,41 +97,70 @@ class Vigil:
 
 
 class Readings:
-    """Reads pages: once for equal requests at the same time, and from kept records while the store does not answer."""
+    """Reads pages: once for equal requests at the same time, and from kept records while the store does not answer.
+
+    Reads have threads of their own. So if the store hangs, they take none of the event loop's, which rendering needs
+    and, where the site is mounted, the other application."""
 
     def __init__(self, url: str, vigil: Vigil) -> None:
         self._url, self._vigil = url, vigil
+        self._threads = ThreadPoolExecutor(THREADS_MAX, "redrive-page")
+        self._pending: dict[Any, tuple[Future[Any], float]] = {}  # by key, the last read, and when it was begun
         self._shared: dict[Any, asyncio.Future[Any]] = {}
         self._version, self._since = -1, 0.0
 
     async def seen(self, page: SitePage, request: Request, ask: PageRequest, version: int | None = None) -> Record:
         """Return the record of a page. If the store does not answer, return the last record that was kept, with its
         time. With `version`, the record is shared with other requests after the same change."""
-        read = partial(_read, page, ask)
-        key = key_of(request, ask)
-        once = asyncio.to_thread(read) if version is None else self.once(key, version, read)
-        reading = asyncio.ensure_future(once)
-        problem: Exception | None = None
-        try:
-            while not page.needs_store or await self._vigil.answers():
-                done, _ = await asyncio.wait({reading}, timeout=ANSWERS_S)
-                if done:
-                    record = reading.result()
-                    self._vigil.keep(key, record)
-                    return record
-        except Exception as error:
-            if problem_of(error, self._url).status != 503:
-                raise
-            problem = error
-        reading.add_done_callback(_forget)
+        key, problem = key_of(request, ask), None
+        if not page.needs_store or not self._vigil.lost or await self._vigil.answers():
+            begin = partial(self._begin, key, partial(_read, page, ask))
+            reading = asyncio.ensure_future(begin() if version is None else self.once(key, version, begin))
+            try:
+                while not page.needs_store or await self._vigil.answers():
+                    done, _ = await asyncio.wait({reading}, timeout=ANSWERS_S)
+                    if done:
+                        record = reading.result()
+                        self._vigil.keep(key, record)
+                        return record
+            except Exception as error:
+                if problem_of(error, self._url).status != 503:
+                    raise
+                problem = error
+            reading.add_done_callback(_forget)
         shown, since = self._vigil.last(key), rfc3339(round(self._vigil.answered_s * 1000))
         if shown is None or wants_json(request):
             raise problem or StoreUnavailable(f"it has not answered since {since}")
         lost = {**shown, "lost": {"since": since, "store": self._url}}
         return PageAnswer(lost, status=503, typed=shown.typed if isinstance(shown, PageAnswer) else None)
 
-    async def once(self, key: Any, version: int, read: Callable[[], T]) -> T:
-        """Return the value that `read` made for this key and version, shared between requests. Values are dropped with
+    async def call(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function that uses the store on a thread of the reads, in the caller's context."""
+        return await asyncio.wrap_future(self._threads.submit(copy_context().run, function, *args))
+
+    async def close(self) -> None:
+        """Wait for the calls that are under way, and drop those that wait for a thread."""
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+
+    def forget(self) -> None:
+        """Let later requests read pages again, after a change of the store."""
+        self._pending.clear()
+
+    def _begin(self, key: Any, read: Callable[[], Record]) -> asyncio.Future[Record]:
+        """Begin a read, unless the last one of this key waits for a thread or has not ended after JOINED_S."""
+        reading, began_s = self._pending.get(key, (None, 0.0))
+        if reading is None or reading.done() or (reading.running() and time.monotonic() - began_s <= JOINED_S):
+            reading = self._threads.submit(copy_context().run, read)
+            self._pending[key] = reading, time.monotonic()
+            reading.add_done_callback(partial(self._end, key))
+        return asyncio.wrap_future(reading)
+
+    def _end(self, key: Any, reading: Future[Record]) -> None:
+        if self._pending.get(key, (None,))[0] is reading:
+            self._pending.pop(key, None)
+
+    async def once(self, key: Any, version: int, begin: Callable[[], Awaitable[T]]) -> T:
+        """Return the value that `begin` made for this key and version, shared between requests. Values are dropped with
         the next version or after two seconds, as versions are counted only while browsers watch."""
         now = asyncio.get_running_loop().time()
         if version != self._version or len(self._shared) > _SHARED_MAX or now - self._since > _SHARED_S:
@@ -136,7 +168,7 @@ class Readings:
             self._version, self._since = version, now
         reading = self._shared.get(key)
         if reading is None:
-            reading = self._shared[key] = asyncio.ensure_future(asyncio.to_thread(read))
+            reading = self._shared[key] = asyncio.ensure_future(begin())
         try:
             value: T = await asyncio.shield(reading)
             return value

@@ -6,6 +6,8 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ import pytest
 from tests.support.sites import JSON, Browser, stocked
 
 from redrive import App, Draft, status
-from redrive.web import Site
+from redrive.web import Site, vigil
 from redrive.web import sums as summing
+from redrive.web.ask import PageRequest
+from redrive.web.vigil import Readings
 
 MINUTES_S = 300.0
 
@@ -125,6 +129,125 @@ def test_a_store_that_hangs_is_said_on_top_within_5_s_and_the_page_is_as_it_was(
             assert time.monotonic() < end_s
             await asyncio.sleep(0.1)
         assert 'class="bar ' not in found.text
+
+    asyncio.run(story())
+
+
+def noted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The keys of the pages whose reads were begun or joined."""
+    keys: list[Any] = []
+    begin = Readings._begin
+
+    def noting(self: Readings, key: Any, read: Any) -> Any:
+        keys.append(key)
+        return begin(self, key, read)
+
+    monkeypatch.setattr(Readings, "_begin", noting)
+    return keys
+
+
+PAGES_ASKED = ("/", "/queues", "/messages", "/groups", "/runs", "/workers", "/batches", "/flow")
+
+
+def test_a_store_that_hangs_takes_no_thread_of_the_event_loop(
+    site: Site, app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser = Browser(site)
+
+    async def story() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))  # of the application in which the site is mounted
+        for path in PAGES_ASKED:
+            assert (await browser.arequest("GET", path)).status_code == 200
+        goes_on = hang(app, monkeypatch)
+        try:
+            asked = [asyncio.create_task(browser.arequest("GET", path)) for path in PAGES_ASKED]
+            for answer in await asyncio.wait_for(asyncio.gather(*asked), 30):
+                assert answer.status_code == 503 and 'class="bar lost"' in answer.text
+            await asyncio.wait_for(loop.getaddrinfo("127.0.0.1", 80), 30)
+        finally:
+            goes_on.set()
+
+    asyncio.run(story())
+
+
+def test_while_the_store_does_not_answer_no_page_is_read(site: Site, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    browser, begun = Browser(site), noted(monkeypatch)
+
+    async def story() -> None:
+        assert (await browser.arequest("GET", "/queues")).status_code == 200
+        goes_on = hang(app, monkeypatch)
+        try:
+            while not site.lost:
+                await browser.arequest("GET", "/queues")
+            begun.clear()
+            for headers in ({}, JSON, {"X-Redrive-Live": "1"}):
+                assert (await browser.arequest("GET", "/queues", headers=headers)).status_code == 503
+                site.live.bump()
+            assert begun == []
+            assert (await browser.arequest("GET", "/keys")).status_code == 200, "it needs no store"
+        finally:
+            goes_on.set()
+        end_s = time.monotonic() + 30
+        while (await browser.arequest("GET", "/queues")).status_code != 200:
+            assert time.monotonic() < end_s
+            await asyncio.sleep(0.1)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("acts", [False, True])
+def test_a_page_that_hangs_is_read_once_for_all_who_ask_until_an_action_changed_it(
+    acts: bool, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vigil, "JOINED_S", 0.0)
+    browser, goes_on, begun = Browser(site), threading.Event(), noted(monkeypatch)
+    reads: list[PageRequest] = []
+    reading = import_module("redrive.web.read.queues")
+    read = reading.queues
+
+    def slowly(ask: PageRequest) -> Any:
+        reads.append(ask)
+        goes_on.wait(60)
+        return read(ask)
+
+    monkeypatch.setattr(reading, "queues", slowly)
+
+    async def story() -> None:
+        async def come(things: list[Any], count: int) -> None:
+            end_s = time.monotonic() + 30
+            while len(things) < count:
+                assert time.monotonic() < end_s
+                await asyncio.sleep(0.01)
+
+        asked = [asyncio.create_task(browser.arequest("GET", "/queues"))]
+        try:
+            await come(reads, 1)
+            if acts:
+                pause = {"queue": "crm", "reason": "maintenance"}
+                done = await browser.arequest("POST", "/do/pause-queue", json=pause, headers=JSON)
+                assert done.status_code == 200, done.text
+            asked += [asyncio.create_task(browser.arequest("GET", "/queues")) for _ in range(5)]
+            await come(begun, 6)
+        finally:
+            goes_on.set()
+        assert {answer.status_code for answer in await asyncio.gather(*asked)} == {200}
+
+    asyncio.run(story())
+    assert len(reads) == (2 if acts else 1)
+
+
+def test_closing_waits_for_what_is_read(site: Site) -> None:
+    goes_on = threading.Event()
+
+    async def story() -> None:
+        reading = asyncio.create_task(site.readings.call(goes_on.wait, 60))
+        await asyncio.sleep(0)
+        closing = asyncio.create_task(site.readings.close())
+        assert not (await asyncio.wait({closing}, timeout=0.1))[0]
+        goes_on.set()
+        await closing
+        assert await reading
 
     asyncio.run(story())
 
