@@ -55,17 +55,26 @@ class Sums:
         self._spoilt = -1.0
 
     def get(self, key: str, read: Callable[[], T], patience_s: float = 0.0) -> KeptValue[T]:
-        """Return the sum of this key, which `read` makes. If the sum is older than OLD_S, wait `patience_s` seconds for
-        a new one. Without an old sum, raises the errors of `read`."""
-        kept, making = self._begin(key, read, aside=False)
-        if kept is None or (patience_s and kept.age_s >= OLD_S and wait([making], patience_s).done):
+        """Return the sum of this key, which `read` makes. If the sum is older than OLD_S and is made again now, wait
+        `patience_s` seconds for the new one. Without an old sum, raises the errors of `read`."""
+        begun = self._begin(key, read, aside=False)
+        if isinstance(begun, KeptValue):
+            return begun
+        kept, making = begun
+        if kept is not None and (not patience_s or kept.age_s < OLD_S):
+            return kept
+        began = self._clock()
+        if kept is None or wait([making], patience_s).done:
             return KeptValue(making.result(), 0.0)
-        return kept
+        return KeptValue(kept.value, kept.age_s + self._clock() - began)
 
     def within(self, seconds: float, key: str, read: Callable[[], T]) -> KeptValue[T] | None:
         """Return the sum of this key, or None if it is not made within `seconds`; a thread then finishes it for later
         requests."""
-        kept, making = self._begin(key, read, aside=True)
+        begun = self._begin(key, read, aside=True)
+        if isinstance(begun, KeptValue):
+            return begun
+        kept, making = begun
         if kept is None and not wait([making], seconds).done:
             return None
         return kept or KeptValue(making.result(), 0.0)
@@ -76,14 +85,16 @@ class Sums:
             known = self._sums.get(key)
         return None if known is None else known.value
 
-    def _begin(self, key: str, read: Callable[[], T], *, aside: bool) -> tuple[KeptValue[T] | None, Future[T]]:
-        """Return the cached sum to return at once, if any, and the future of the new sum, which is made here or, with
-        `aside`, by a thread."""
+    def _begin(
+        self, key: str, read: Callable[[], T], *, aside: bool
+    ) -> KeptValue[T] | tuple[KeptValue[T] | None, Future[T]]:
+        """Return the cached sum if it is not to be made again yet; else the cached sum to return at once, if any, and
+        the future of the new sum, which is made here or, with `aside`, by a thread."""
         with self._lock:
             known, making = self._sums.get(key), self._making.get(key)
             now = self._clock()
             if known is not None and not known.stale and now - known.made < _rest_s(known.cost_s):
-                return KeptValue(known.value, now - known.made), Future()
+                return KeptValue(known.value, now - known.made)
             mine = making is None
             if making is None:
                 making = self._making[key] = Future()

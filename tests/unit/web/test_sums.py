@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from redrive.web.sums import KEPT_MAX, LEAST_SHARE, KeptValue, Sums
+from redrive.web.sums import KEPT_MAX, LEAST_SHARE, OLD_S, KeptValue, Sums
 
 
 class Clock:
@@ -69,6 +70,49 @@ def test_a_dear_sum_takes_a_quarter_of_the_time_at_most() -> None:
     sums.get("a", read)
     joined(sums)
     assert read.made == 2
+
+
+def test_nobody_waits_for_a_dear_sum_that_is_not_made_again_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waits = Clock(), list[float]()
+    sums, read = Sums(clock), Sum(clock, 2.0)
+    sums.get("a", read, 10.0)
+    clock.now += OLD_S + 1.0
+    monkeypatch.setattr("redrive.web.sums.wait", waiting(clock, waits))
+    assert sums.get("a", read, 10.0) == KeptValue(1, OLD_S + 1.0)
+    assert sums.within(0.03, "a", read) == KeptValue(1, OLD_S + 1.0)
+    assert waits == [] and read.made == 1
+
+
+def test_a_sum_that_is_not_made_in_time_is_returned_with_its_age_after_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, waits, goes_on = Clock(), list[float](), threading.Event()
+    sums = Sums(clock)
+
+    def read() -> int:
+        if sums.peek("a") is not None:
+            goes_on.wait(30)
+        clock.now += 2.0
+        return 1
+
+    sums.get("a", read)
+    clock.now += 60
+    monkeypatch.setattr("redrive.web.sums.wait", waiting(clock, waits))
+    assert sums.get("a", read, 10.0) == KeptValue(1, 70.0)
+    assert waits == [10.0]
+    goes_on.set()
+    joined(sums)
+
+
+def waiting(clock: Clock, waits: list[float]) -> Callable[..., object]:
+    """A wait whose futures do not end in time."""
+
+    def wait(futures: list[Future[object]], seconds: float) -> SimpleNamespace:
+        waits.append(seconds)
+        clock.now += seconds
+        return SimpleNamespace(done=set())
+
+    return wait
 
 
 def test_after_a_change_a_cheap_sum_is_made_before_it_is_shown_and_a_dear_one_behind() -> None:
