@@ -100,7 +100,7 @@ def _due(store: Store, whole: WholeBatch) -> Due | None:
         raise Unreadable(whole.why)
     if whole.state is None:
         return None
-    more = ends_again(whole) and redriving(store, whole.id)
+    more = ends_again(whole) and redriving(store, whole)
     made = advance(whole.state, whole.own, store.now_ms(), whole.parts, more=more)
     feeding = made.state.feeding
     if feeding is None:

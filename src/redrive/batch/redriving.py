@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import msgspec
 from msgspec import Struct
 
+from ..ids import part_id
 from ..message import RUNS_CELL, Cell, Filter, Lane, decoded
 from ..store import Store
 from .read import WholeBatch, peeked, with_parts
@@ -49,7 +50,7 @@ def ends_again(whole: WholeBatch) -> bool:
     return counts.opened > state.opened and not state.is_open(whole.own, whole.parts)
 
 
-def redriving(store: Store, batch: str) -> bool:
+def redriving(store: Store, whole: WholeBatch) -> bool:
     """True if a run that neither is paused nor waits has messages to move, and members of this batch may be among them:
     a dead one is of a task of these messages. Raises StoreError."""
     ids = decoded(store.cells.read([RUNS_CELL])[0], _runs, OpenRuns()).open
@@ -59,9 +60,12 @@ def redriving(store: Store, batch: str) -> bool:
         return False
     each = [decoded(cell, _tasks, MovedTasks()).by_task for cell in store.cells.read(moving)]
     tasks = tuple({task for by_task in each for task in by_task})
-    if not all(each) or len(tasks) > TASKS_MAX:
+    if not all(each) or len(tasks) > TASKS_MAX or not store.traits.triages:
         return True
-    where = Filter(task=tasks, batch=with_parts(store, [batch]))
+    batches = (whole.id, *(part_id(whole.id, name) for name in whole.parts))
+    if whole.state is not None and any(part.nested for part in whole.state.parts):
+        batches = with_parts(store, [whole.id])
+    where = Filter(task=tasks, batch=batches)
     return any(True for lane in (Lane.DEAD, Lane.QUARANTINE) for _ in peeked(store, lane, where))
 
 

@@ -280,6 +280,8 @@ class BatchRules(Contract):
         found = store.peek(Lane.DEAD, where=Filter(batch="b")).messages
         assert sorted(message.id for message in found) == sorted([ids[0], ids[2]])
         assert len(store.peek(Lane.DEAD, where=Filter(batch=("b", "c"))).messages) == 3
+        for tasks, n in ((("other", "push"), 2), (("other",), 0)):
+            assert len(store.peek(Lane.DEAD, where=Filter(task=tasks, batch=("b", "b/part"))).messages) == n
         assert sum(group.count for group in store.failure_groups(where=Filter(batch="c"))) == 1
 
     @takes("batches", "finds")
