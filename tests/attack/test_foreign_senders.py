@@ -21,18 +21,22 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.support.aws.sqs_world import FAULT, World, claim, settle
 
-from redrive import App
+from redrive import App, Retry
 from redrive.aws.dead_letters.message import dead_letter
 from redrive.aws.lambda_.events import is_whole, raw_of, records_of
 from redrive.codec import Codec, Routes
 from redrive.contrib.celery import CeleryBridge
 from redrive.contrib.celery.envelope import CeleryTask, CeleryUnsupported, key_of, read
 from redrive.contrib.celery.source import Taken
+from redrive.decide import tried_ms
 from redrive.errors import ConfigError, EnqueueError, Unreadable
-from redrive.message import DeadLetter, Draft, Lane, Message, Redrive
+from redrive.fault import Kind
+from redrive.message import ClaimRequest, DeadLetter, Draft, Lane, Message, Redrive
 from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs.wire import MessageState, claimed
 from redrive.stores.sqs.wire import read as read_sqs
 from redrive.stores.sqs.wire import write as write_sqs
+from redrive.stores.validation import unstorable
 from redrive.triage.export import import_lines, write_line
 
 texts = st.text(max_size=30) | st.sampled_from(
@@ -179,8 +183,69 @@ def store_message(task: str, headers: dict[str, str]) -> Message:
     return Message(id, task, "default", b"{}", id, headers=headers, due_ms=1, enqueued_ms=1, life_ms=1)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"specversion": "1.0", "id": "1", "source": "s", "type": "t", "time": "2026-01-31T12:00:00"},
+        json.loads(write_sqs(store_message("t", {}), prefix="shop")[0]) | {"time": "2026-01-31T12:00:00"},
+    ],
+    ids=["an event", "an envelope"],
+)
+@pytest.mark.parametrize("topic", [False, True])
+def test_an_event_whose_time_has_no_zone_stops_no_claim(world: World, body: dict[str, Any], topic: bool) -> None:
+    store = world.open()
+    note = {"Type": "Notification", "MessageId": "n", "TopicArn": "arn", "Message": json.dumps(body)}
+    sent(world, json.dumps(note if topic else body))
+    store.put([Draft(task="push")])
+    assert sorted(delivery.message.task for delivery in claim(store)) == ["push", "t"]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"due_ms": 10**400},
+        {"due_ms": -1},
+        {"receives": 10**400},
+        {"receives": -(10**400)},
+        {"alone": 10**400},
+        {"attempt": 10**4200},
+        {"faults": [{"kind": "transient", "at_ms": 10**400}]},
+        {"faults": [{"kind": "transient", "retry_after_s": 1e308}]},
+        {"faults": [{"kind": "crashed", "crash": {"peak_bytes": 10**400}}]},
+        {"deferral": {"why": "limit", "at_ms": 10**400}},
+    ],
+    ids=lambda state: json.dumps(state)[:40],
+)
+def test_a_forged_state_with_a_number_that_no_store_holds_counts_for_nothing(
+    world: World, state: dict[str, Any]
+) -> None:
+    store = world.open(triage=True)
+    store.route("default", "push")
+    sent(world, "forged", redrive=json.dumps(state | {"attempt": state.get("attempt", 3)}))
+    store.put([Draft(task="push")])
+    deliveries = claim(store)
+    assert sorted((d.message.body, d.message.attempt, d.message.crashes) for d in deliveries) == [
+        (b"forged", 1, 0), (b"{}", 1, 0),
+    ]  # fmt: skip
+    for delivery in deliveries:
+        settle(store, delivery, DeadLetter("rejected", "no"), fault=FAULT)
+    assert store.counts().dead == 2
+
+
 attribute = st.fixed_dictionaries(
     {}, optional={"DataType": texts, "StringValue": texts, "BinaryValue": st.binary() | texts}
+)
+fates = st.fixed_dictionaries(
+    {"kind": st.sampled_from(Kind)},
+    optional=dict.fromkeys(("error", "text", "fingerprint", "errors", "worker"), odd)
+    | dict.fromkeys(("retry_after_s", "at_ms", "attempt", "delay_ms", "ran_ms", "tried_ms", "due_ms"), numbers),
+)
+states = st.fixed_dictionaries(
+    {},
+    optional={
+        name: numbers | odd | (st.lists(fates, max_size=2) if name == "faults" else st.nothing())
+        for name in MessageState.__struct_fields__
+    },
 )
 raws = st.fixed_dictionaries(
     {"MessageId": texts, "ReceiptHandle": texts},
@@ -200,17 +265,25 @@ notes = st.fixed_dictionaries(
 )
 events = st.fixed_dictionaries(
     {"specversion": st.sampled_from(["1.0", "1.x", "2"]), "id": texts, "source": texts, "type": texts},
-    optional={"data": odd, "data_base64": texts, "time": texts | st.just("9999-12-31T23:59:59.9999999Z"),
+    optional={"data": odd, "data_base64": texts,
+              "time": texts | st.datetimes().map(lambda time: time.isoformat())
+              | st.sampled_from(["9999-12-31T23:59:59.9999999Z", "0001-01-01T00:00:00+12:00"]),
               "rdversion": odd, "rdheaders": texts, "rddeadline": texts, "traceparent": texts},
 )  # fmt: skip
 
 
-@given(raws, st.none() | notes | events)
-def test_whatever_a_queue_of_sqs_holds_is_read(raw: dict[str, Any], body: Any) -> None:
+@given(raws, st.none() | notes | events, st.none() | states)
+def test_whatever_a_queue_of_sqs_holds_is_read(raw: dict[str, Any], body: Any, state: Any) -> None:
     if body is not None:
         raw["Body"] = json.dumps(body)
-    message, _ = read_sqs(raw, queue="q", routes=Routes())
+    if state is not None:
+        raw.setdefault("MessageAttributes", {})["redrive"] = {"StringValue": json.dumps(state)}
+    message, kept = read_sqs(raw, queue="q", routes=Routes())
     assert not any("\0" in text for text in (*message.headers, *message.headers.values()))
+    assert unstorable(message) is None and 0 <= kept.receives < 2**31
+    ask = ClaimRequest("q", 1, 1000)
+    claimed(message, kept, ask, receives=1, counts_all=False, until_ms=1)
+    tried_ms(message, FAULT, Retry(), 1)
     letter = dead_letter(raw, queue="q", lane=Lane.DEAD, routes=Routes(), now_ms=1).message
     write_sqs(letter, prefix="shop")
 

@@ -55,6 +55,10 @@ def test_a_count_nobody_can_read_counts_as_never(text: str) -> None:
     assert next_step(raw(x_redrive_attempt=text), NOW_MS, AUTO) == MoveStep(60, 1)
 
 
+def test_a_state_that_nests_too_deeply_is_that_of_another_program() -> None:
+    assert next_step(raw(redrive='{"x":' + "[" * 100_000), NOW_MS, AUTO) == MoveStep(60, 1)
+
+
 def test_its_attributes_stay_and_the_first_receive_is_kept_from_the_first_redrive_on() -> None:
     message = raw(tenant="7")
     message["Attributes"] = {"ApproximateFirstReceiveTimestamp": "1700000000000"}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar, overload
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from ..chain import ChainStep
 from ..errors import ConfigError, EnqueueError, TooLarge, Unsupported, near_miss
@@ -213,6 +213,7 @@ def unstorable(message: Message) -> str | None:
     """Return why no store could keep a message that another program wrote; None if every store can."""
     return (
         _counters(message)
+        or _history(message)
         or _numbers(draft_of(message), _ANY)
         or _unwritable([message.task, message.queue, message.reason, message.run, *_found_by(message)])
     )
@@ -221,7 +222,7 @@ def unstorable(message: Message) -> str | None:
 _ANY = Traits("any")
 _BOUNDS = {
     **dict.fromkeys(("fence", "attempt", "crashes", "crashes_alone", "redrives", "attempts_allowed"), COUNT_MAX),
-    **dict.fromkeys(("enqueued_ms", "life_ms", "held_ms", "rested_ms"), INT_MAX),
+    **dict.fromkeys(("due_ms", "enqueued_ms", "life_ms", "held_ms", "rested_ms"), INT_MAX),
 }
 
 
@@ -230,6 +231,14 @@ def _counters(message: Message) -> str | None:
         value = getattr(message, name)
         if value is not None and not 0 <= value <= most:
             return f"{name} is {value}, expected 0 to {most}"
+    return None
+
+
+def _history(message: Message) -> str | None:
+    parts = [message.deferral, *(part for fault in message.faults for part in (fault, fault.crash))]
+    for value in (value for part in parts if part is not None for value in astuple(part)):
+        if isinstance(value, int | float) and abs(value) > INT_MAX:
+            return f"a number in its history is {value}, expected at most {INT_MAX}"
     return None
 
 

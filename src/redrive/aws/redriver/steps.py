@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -140,7 +139,7 @@ def state_in(raw: Raw) -> MessageState | None:
         return MessageState() if _OWN.search(raw["Body"]) else None
     try:
         return decode(value)
-    except (msgspec.DecodeError, ValueError):
+    except (ValueError, RecursionError):
         return None
 
 

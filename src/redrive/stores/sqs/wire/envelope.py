@@ -224,6 +224,8 @@ def _message(event: CloudEvent, queue: str) -> Message | None:
     id, version = event.id, int(event.rdversion)
     if not is_id(id) or event.rdpriority not in PRIORITIES or not 1 <= version <= INT_MAX or not event.type:
         return None
+    if event.time.tzinfo is None:
+        return None
     enqueued_ms = (event.time - _EPOCH) // _MS
     deadline_ms = None if event.rddeadline is None else int(event.rddeadline)
     keep_ms = 0 if event.rdkeep is None else int(event.rdkeep)

@@ -128,7 +128,7 @@ def _opened(message: Message, body: str) -> tuple[str, Message]:
         return "", message
     if not event.specversion.startswith("1."):
         return "", message
-    sent_ms = message.enqueued_ms if event.time is None else (event.time - _EPOCH) // _MS
+    sent_ms = message.enqueued_ms if event.time is None else _ms_of(event.time)
     id = _id(f"{event.source}\n{event.id}\n{message.queue}", max(0, sent_ms))
     correlation = message.correlation_id if message.correlation_id != message.id else event.id
     about = {"ce-id": event.id, "ce-source": event.source, "ce-type": event.type}
@@ -143,6 +143,11 @@ def _opened(message: Message, body: str) -> tuple[str, Message]:
         traceparent=storable(event.traceparent) if event.traceparent else message.traceparent,
         headers=about,
     )
+
+
+def _ms_of(time: datetime) -> int:
+    """Return the time in milliseconds. RFC 3339 asks for a zone; a time without one is taken for UTC."""
+    return ((time if time.tzinfo is not None else time.replace(tzinfo=UTC)) - _EPOCH) // _MS
 
 
 def _attributes(given: Mapping[str, Any]) -> dict[str, str]:

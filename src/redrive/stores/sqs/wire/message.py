@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ....codec.routing import TASK, Routes
 from ....message import RESTING, Lane, Message
-from ...validation import unstorable
+from ...validation import COUNT_MAX, unstorable
 from .envelope import ATTEMPT, STATE, VERBATIM, attribute, body_of, own, sqs_text
 from .foreign import TRACEPARENT, read_foreign, write_verbatim
 from .message_state import MessageState, decode, encode, state_of, with_state
@@ -83,7 +83,8 @@ def _with_state(message: Message, written: Mapping[str, Any]) -> tuple[Message, 
         whole = with_state(message, state)
     except (ValueError, KeyError, TypeError, RecursionError):
         return message, FRESH  # this attribute was written by another program
-    return (message, FRESH) if unstorable(whole) else (whole, state)
+    counted = 0 <= state.receives <= COUNT_MAX and 0 <= state.alone <= COUNT_MAX
+    return (whole, state) if counted and unstorable(whole) is None else (message, FRESH)
 
 
 def _counted(message: Message, written: Mapping[str, Any]) -> tuple[Message, MessageState]:
