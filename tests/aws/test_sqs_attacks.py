@@ -270,6 +270,26 @@ def test_a_follow_up_that_a_queue_is_too_small_for_holds_up_no_other_work(world:
     assert (world.lying("default"), world.lying("default-dlq"), world.lying("small")) == (1, 1, 1)
 
 
+@pytest.mark.parametrize("options", ["", "&track=true"])
+def test_a_follow_up_that_is_refused_in_a_repeated_call_lets_its_message_be_settled_otherwise(
+    world: World, options: str
+) -> None:
+    store, _ = opened(world, options)
+    put(store)
+    put(store, queue="small")
+    world.queue("small").set({"MaximumMessageSize": "2000"}, world.clock())
+    [delivery] = claim(store)
+    follow = (Draft(task="x", queue="small", body=b'"' + b"x" * 3000 + b'"'),)
+    world.server.faults.fail_entries("SendMessageBatch", 100)
+    with pytest.raises(StoreUnavailable):
+        settle(store, delivery, Ack(), follow_ups=follow)
+    world.server.faults.clear()
+    with pytest.raises(EnqueueError, match="Message must be shorter than 2000 bytes"):
+        settle(store, delivery, Ack(), follow_ups=follow)
+    assert settle(store, delivery, DeadLetter("permanent", "no"), fault=FAULT) is Settled.OK
+    assert (world.lying("default"), world.lying("default-dlq"), world.lying("small")) == (0, 1, 1)
+
+
 def test_a_triage_store_that_is_out_is_told_once_and_let_alone(world: World) -> None:
     put(opened(world)[0])
     triage, tried, told = MemoryStore(world.clock), list[int](), list[str]()

@@ -139,12 +139,15 @@ class Settlements:
                 step.error = word
 
     def _refuse(self, pairs: Sequence[tuple[Receipt, SettleStep | None]]) -> None:
-        """Raise EnqueueError if SQS never accepts a follow-up; first remember the other steps for a repeated call."""
+        """Raise EnqueueError if SQS never accepts a follow-up; first remember the other steps for a repeated call, and
+        forget that one, whose message needs another settlement."""
         errors = [step.refused for _, step in pairs if step is not None and step.refused is not None]
         if errors:
             for receipt, step in pairs:
                 if step is not None and step.refused is None:
                     self._steps.remember(receipt, step)
+                else:
+                    self._steps.forget(receipt)
             raise EnqueueError(f"SQS takes no such follow-up: {errors[0]}")
 
 
