@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from collections.abc import Container, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from msgspec.structs import replace
 from tests.support.aws.places import lay
 from tests.support.aws.sqs_world import FAULT, World, claim, put, settle
 
-from redrive.errors import EnqueueError, StoreError, StoreUnavailable
+from redrive.blobs import ClaimCheck, FileBlobs
+from redrive.errors import Conflict, EnqueueError, StoreError, StoreUnavailable
 from redrive.message import (
     Ack,
     Cell,
@@ -288,6 +290,22 @@ def test_a_follow_up_that_is_refused_in_a_repeated_call_lets_its_message_be_sett
         settle(store, delivery, Ack(), follow_ups=follow)
     assert settle(store, delivery, DeadLetter("permanent", "no"), fault=FAULT) is Settled.OK
     assert (world.lying("default"), world.lying("default-dlq"), world.lying("small")) == (0, 1, 1)
+
+
+def test_a_message_that_was_sent_before_a_cell_changed_keeps_its_large_body(world: World, tmp_path: Path) -> None:
+    inner, cells = opened(world)
+    store = ClaimCheck(inner, lambda place: FileBlobs(tmp_path / place), threshold=1000, blob_max=10**9)
+
+    def changes(point: str) -> None:
+        if point == "acknowledge":
+            cells.swap([Swap("batch/x", 0, b"a death")])
+
+    inner.failpoint = changes
+    body = b'"' + b"x" * 5000 + b'"'
+    with pytest.raises(Conflict, match="what was sent stays sent"):
+        store.put([Draft(task="push", body=body)], swaps=[Swap("batch/x", 0, b"mine")])
+    [delivery] = claim(inner)
+    assert store.body(delivery.message) == body
 
 
 def test_a_triage_store_that_is_out_is_told_once_and_let_alone(world: World) -> None:

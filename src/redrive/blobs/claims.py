@@ -132,8 +132,10 @@ class ClaimCheck(StoreWrapper):
         self.failpoint("deposited")
         try:
             puts = self.inner.put(deposited, swaps=swaps, tx=tx)
-        except (EnqueueError, Conflict, Unsupported):
-            self._discard(_deposited_keys(drafts, deposited))
+        except (EnqueueError, Conflict, Unsupported) as error:
+            # On SQS a swap may turn out not to apply after the messages were sent.
+            if self.inner.traits.atomic_moves or not isinstance(error, Conflict):
+                self._discard(_deposited_keys(drafts, deposited))
             raise
         # After any other StoreError the messages may be stored or not: `collect` removes unused blobs.
         refused = [(d, e) for d, e, put in zip(drafts, deposited, puts, strict=True) if put.id != e.id]
