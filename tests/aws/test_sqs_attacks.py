@@ -386,6 +386,81 @@ def test_only_the_queues_that_a_worker_leaves_are_given_back(world: World) -> No
     assert found == {kept: "store", left: "other"}
 
 
+def buffered(world: World, *, cells: Cells | None, name: str = "default") -> tuple[SqsStore, SqsStore]:
+    """Two stores, and a message that the first has received and not claimed: its poll was open when it came."""
+    url = f"sqs://eu-central-1/shop?create=true&endpoint={world.server.url}"
+    store, other = (SqsStore(f"{url}&poll={s}", clock_ms=world.clock, cells=cells) for s in (5, 0))
+    world.stores += [store, other]
+    store.sqs_queues.of(name)
+    assert not claim(store, 1, queue=name)
+    put(other, queue=name, group="g")
+    polled(store)
+    return store, other
+
+
+def polled(store: SqsStore) -> None:
+    """Wait until no poll is open."""
+    end_s = time.monotonic() + 20
+    while any(inbox.flying for inbox in store._receivers._inboxes.values()) and time.monotonic() < end_s:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("tends", ["extend", "wait"])
+@pytest.mark.parametrize("name", ["default", "orders.fifo"])
+@pytest.mark.parametrize("with_cells", [True, False])
+def test_what_a_worker_received_and_has_no_room_for_spends_no_attempt(
+    world: World, with_cells: bool, name: str, tends: str
+) -> None:
+    store, other = buffered(world, cells=Cells(world.clock) if with_cells else None, name=name)
+    for _ in range(8):  # beyond its lease of 30 s, and twice that
+        world.clock.advance(10)
+        if tends == "extend":
+            store.extend([], lease_ms=30_000)
+        else:
+            store.wait([], timeout_ms=0)
+    goes_back = with_cells and name == "default"
+    found = claim(other, queue=name)  # by a worker that has room
+    assert len(found) == goes_back
+    [delivery] = found or claim(store, 1, queue=name)
+    assert (delivery.message.attempt, delivery.message.crashes) == (1, 0)
+    assert delivery.until_ms <= world.clock() + 30_000
+    assert settle(store if not found else other, delivery, Ack()) is Settled.OK
+
+
+def test_what_a_worker_received_and_has_no_room_for_is_kept_while_sqs_fails(world: World) -> None:
+    store, _ = buffered(world, cells=None)
+    world.clock.advance(20)
+    world.server.faults.fail_entries("ChangeMessageVisibilityBatch", 4)
+    store.extend([], lease_ms=30_000)
+    store.extend([], lease_ms=30_000)
+    world.clock.advance(20)
+    [delivery] = claim(store, 1)
+    assert (delivery.message.attempt, delivery.message.crashes) == (1, 0)
+
+
+@pytest.mark.parametrize("first", ["the message", "the pause"])
+def test_a_queue_that_is_paused_gives_back_what_is_received_of_it(world: World, first: str) -> None:
+    if first == "the message":
+        store, _ = buffered(world, cells=Cells(world.clock))
+        store.configure("default", paused=True)
+        assert not claim(store, 1)
+    else:
+        store, _ = opened(world, "&poll=1")
+        store.sqs_queues.of("default")
+        assert not claim(store, 1)
+        store.configure("default", paused=True)
+        assert not claim(store, 1)
+        put(store)
+        polled(store)
+    world.clock.advance(31)
+    store.configure("default", paused=False)
+    end_s = time.monotonic() + 20
+    while not (found := claim(store, 1)) and time.monotonic() < end_s:
+        time.sleep(0.01)
+    [delivery] = found
+    assert (delivery.message.attempt, delivery.message.crashes) == (1, 0)
+
+
 def test_more_queues_than_threads_are_all_polled(world: World) -> None:
     of_other_tests = threading.enumerate()  # a poll of a store that is closed goes on to its end
     store, _ = opened(world, "&poll=1")

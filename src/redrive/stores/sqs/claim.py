@@ -14,7 +14,7 @@ from .client import HIDE, BatchJob, EntryRefused, Sqs, run
 from .deletes import Deletes
 from .in_flight import InFlightMessages
 from .queues import QueueDirectory, SqsQueue
-from .receive import Received, Receivers
+from .receive import FRESH_SHARE, Received, Receivers
 from .records import Records, is_again
 from .settle import Ending, SqsSettling
 from .steps import SettleStep, Steps
@@ -22,7 +22,6 @@ from .track import RECORDS as TRACKS
 from .track import Track, read_record
 from .wire import claimed
 
-FRESH_SHARE = 0.5  # a message buffered for more than this share of its lease has its lease renewed before delivery
 WAITED_MS = 5 * 60_000  # how long Lambda may have held a message for its batch before it called the function
 
 
@@ -53,12 +52,22 @@ class Claims:
         deliveries, errors = list[Delivery](), list[StoreError | ConfigError]()
         for (ask, queue), received in zip(placed, self._receivers.ask(placed, patient=patient), strict=True):
             if received:
-                fresh, records = self._known(ask, queue, self._leases.fresh(queue, received), errors)
+                fresh, records = self._known(ask, queue, self._leases.fresh(queue, received, ask.lease_ms), errors)
                 heads = self._in_flight.fifo.heads(queue.url, fresh) if queue.fifo else fresh
                 deliveries += self._deliver(ask, queue, heads, records)
         if errors and not deliveries:
             raise errors[0]
         return deliveries
+
+    def keep_unclaimed(self) -> None:
+        """Let no lease end in the buffers while a worker has no room for what its polls received: that would count as
+        an attempt or a crash. With cells the messages go back, for other workers: that costs no attempt then. Without,
+        and in FIFO queues, where each receive brings a message closer to its death, their leases are renewed."""
+        for queue, received, lease_ms in self._receivers.unclaimed(self._now_ms()):
+            if self._records.keeps and not queue.fifo:
+                self._receivers.give_back(queue, received)
+            else:
+                self._receivers.put_back(queue, self._leases.renewed(queue, received, lease_ms))
 
     def take(self, ask: ClaimRequest, queue: SqsQueue, received: Sequence[Received]) -> list[Delivery]:
         """Claim all of these messages, even those received long ago or behind others of their groups."""
@@ -192,15 +201,21 @@ class SqsLeases:
             self._steps.forget(receipt)
         self._ending.leave(lost)
 
-    def fresh(self, queue: SqsQueue, received: Sequence[Received]) -> Sequence[Received]:
+    def fresh(self, queue: SqsQueue, received: Sequence[Received], lease_ms: int) -> Sequence[Received]:
         """Drop messages whose lease ran out in the buffer, and renew the leases of the rest if one has waited long."""
         now = self._now_ms()
-        if all(one.until_ms - now > FRESH_SHARE * (one.until_ms - one.at_ms) for one in received):
+        if all(one.until_ms - now > FRESH_SHARE * lease_ms for one in received):
             return received
+        return [one for one in self.renewed(queue, received, lease_ms) if one.until_ms >= now + lease_ms]
+
+    def renewed(self, queue: SqsQueue, received: Sequence[Received], lease_ms: int) -> list[Received]:
+        """Renew the leases of buffered messages. Drops those whose lease ran out; one that SQS does not renew keeps its
+        lease."""
+        now, seconds = self._now_ms(), max(1, math.ceil(lease_ms / 1000))
         alive = [one for one in received if one.until_ms > now]
-        lease_ms = max((one.until_ms - one.at_ms for one in alive), default=0)
-        hidden = self._hide_for(queue, [one.raw["ReceiptHandle"] for one in alive], math.ceil(lease_ms / 1000))
-        return [Received(one.raw, one.at_ms, now + lease_ms) for one, ok in zip(alive, hidden, strict=True) if ok]
+        hidden = self._hide_for(queue, [one.raw["ReceiptHandle"] for one in alive], seconds)
+        lines = zip(alive, hidden, strict=True)
+        return [Received(one.raw, one.at_ms, now + seconds * 1000) if ok else one for one, ok in lines]
 
     def _hide_for(self, queue: SqsQueue, handles: Sequence[str], seconds: int) -> list[bool]:
         """Hide the messages with these SQS receipts for `seconds` from now; returns True for each success."""

@@ -25,6 +25,7 @@ EARLY = 0.5  # an empty response counts as early before this share of the reques
 EARLY_PAUSE_S = (0.2, 5.0)  # first and longest pause after early responses
 FAILED_PAUSE_S = (0.1, 5.0)  # first and longest pause after failed receives
 PROBE_S = 1  # requested wait of a poll that checks if receives from a queue work again
+FRESH_SHARE = 0.5  # a message buffered for more than this share of its lease needs a new one
 THREADS = 40  # threads of one store for receives; more if there are more queues
 SYSTEM = [
     "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp", "SentTimestamp", "MessageGroupId",
@@ -66,6 +67,7 @@ class Receivers:
     """The inboxes of one store. All waits share one condition variable."""
 
     received: int
+    give_back: Callable[[SqsQueue, Sequence[Received]], None]
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class Receivers:
         tell: Callable[[str, str], None],
         give_back: Callable[[SqsQueue, Sequence[Received]], None],
     ) -> None:
-        self._give_back = give_back
+        self.give_back = give_back
         self._sqs, self._poll_s, self._most, self._now_ms, self._tell = sqs, poll_s, most, now_ms, tell
         self._inboxes: dict[str, QueueInbox] = {}
         self._changed = threading.Condition()
@@ -209,6 +211,20 @@ class Receivers:
             buffer.extendleft(reversed(received)) if first else buffer.extend(received)
             self._changed.notify_all()
 
+    def unclaimed(self, now_ms: int) -> list[tuple[SqsQueue, list[Received], int]]:
+        """Empty each buffer in which a message has waited for more than FRESH_SHARE of its lease, and receive no more
+        for it until the next claim. Returns the messages by queue, without those whose lease ran out, and the length of
+        their leases in ms."""
+        taken = []
+        with self._changed:
+            for inbox in self._inboxes.values():
+                if any(one.until_ms - now_ms <= FRESH_SHARE * inbox.lease_s * 1000 for one in inbox.buffer):
+                    alive = [one for one in inbox.buffer if one.until_ms > now_ms]
+                    taken.append((inbox.queue, alive, inbox.lease_s * 1000))
+                    inbox.buffer.clear()
+                    inbox.room = 0
+        return taken
+
     # -- receiving
 
     def _fill(self, inbox: QueueInbox) -> None:
@@ -258,7 +274,7 @@ class Receivers:
         took_s, now = time.monotonic() - begun_s, self._now_ms()
         if messages and (inbox.quiet or self._closed):  # no claim will take these messages
             with suppress(Exception):  # otherwise SQS delivers them again when their lease ends
-                self._give_back(inbox.queue, [Received(raw, now, now + lease_s * 1000) for raw in messages])
+                self.give_back(inbox.queue, [Received(raw, now, now + lease_s * 1000) for raw in messages])
                 messages = []
         with self._changed:
             inbox.flying -= 1
@@ -303,7 +319,7 @@ class Receivers:
                 inbox.quiet, inbox.room = True, 0
                 inbox.buffer.clear()
         for queue, received in left:
-            self._give_back(queue, received)
+            self.give_back(queue, received)
 
     def drop(self) -> list[tuple[SqsQueue, list[Received]]]:
         """Close the inboxes and end the threads; returns the unclaimed messages by queue."""

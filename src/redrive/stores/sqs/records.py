@@ -31,6 +31,10 @@ class Records:
     def __init__(self, cells: Cells | None, routes: Routes, *, now_ms: Callable[[], int]) -> None:
         self._cells, self._routes, self._now_ms = cells, routes, now_ms
 
+    @property
+    def keeps(self) -> bool:
+        return self._cells is not None
+
     def of(self, received: Sequence[Received], tracked: str | None = None) -> dict[str, Cell]:
         """Return by SQS's id the records of messages that were delivered before. If `tracked` is given, the queue asked
         for, also return by cell name the tracking records of all messages."""

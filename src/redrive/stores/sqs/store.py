@@ -265,11 +265,15 @@ class SqsStore(CountedBatches):
             else:
                 self._triage.outbox.begin()
         paused = self.paused() if asks else frozenset()
+        if paused:
+            self._receivers.quiesce(paused)
         placed = [(ask, self.sqs_queues.of(ask.queue)) for ask in asks if ask.queue not in paused and ask.limit > 0]
         return self._claims.claim(placed, patient=patient)
 
     def extend(self, receipts: Sequence[Receipt], *, lease_ms: int, alone: bool = False) -> list[LeaseStatus]:
-        return self._leases.extend(receipts, lease_ms=lease_ms, alone=alone)
+        words = self._leases.extend(receipts, lease_ms=lease_ms, alone=alone)
+        self._claims.keep_unclaimed()
+        return words
 
     def checkpoint(self, receipt: Receipt, state: bytes) -> bool:
         return self._records.checkpoint(self._in_flight.held.get(receipt), state)
@@ -286,6 +290,7 @@ class SqsStore(CountedBatches):
         return self._adopting.delete(handles)
 
     def wait(self, asks: Sequence[ClaimRequest], *, timeout_ms: int) -> None:
+        self._claims.keep_unclaimed()
         paused = self.paused() if asks else frozenset()
         if paused.intersection(ask.queue for ask in asks):
             timeout_ms = min(timeout_ms, int(PAUSES_EVERY_S * 1000))
