@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import permutations
 from pathlib import Path
@@ -17,10 +19,11 @@ from tests.support.aws.places import REGION, Lasting, Ministack, Stand
 from redrive import App, Context, Retry
 from redrive.aws.dead_letters.sources import ingest_of, sources
 from redrive.batch import follow
-from redrive.errors import StoreUnavailable, Unsupported
+from redrive.errors import EnqueueError, StoreUnavailable, Unsupported
 from redrive.message import (
     Ack,
     BatchCounts,
+    BatchMark,
     Cell,
     ClaimRequest,
     DeadLetter,
@@ -32,11 +35,14 @@ from redrive.message import (
     Redrive,
     RetryAt,
     Return,
+    Settled,
     Settlement,
     Swap,
 )
 from redrive.store import Cells
+from redrive.stores.dynamodb.items import check
 from redrive.stores.memory.store import MemoryStore
+from redrive.stores.sqs import batches
 from redrive.stores.sqs.members import LIVES, Member, MemberPage
 from redrive.stores.sqs.members import MemberMove as Move
 from redrive.stores.sqs.members import MemberState as State
@@ -56,6 +62,29 @@ class Killed(BaseException):
 def stand() -> Iterator[Stand]:
     with Stand() as stand:
         yield stand
+
+
+class Beside:
+    """Cells that may be out, or refuse the swaps of keys that begin so."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells, self.out = cells, False
+        self.refuses: str | None = None
+        self.requests = Counter[str]()
+
+    def read(self, keys: Sequence[str]) -> list[Cell | None]:
+        self._look(())
+        return self._cells.read(keys)
+
+    def swap(self, swaps: Sequence[Swap], *, durable: bool = True) -> list[bool]:
+        self._look(swaps)
+        return self._cells.swap(swaps, durable=durable)
+
+    def _look(self, swaps: Sequence[Swap]) -> None:
+        if self.out or (self.refuses is not None and any(swap.key.startswith(self.refuses) for swap in swaps)):
+            raise StoreUnavailable("cells are out")
+
+    def close(self) -> None: ...
 
 
 class Place:
@@ -79,6 +108,14 @@ class Place:
 @pytest.fixture
 def place(stand: Stand) -> Iterator[Place]:
     made = Place(stand)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def apart(stand: Stand) -> Iterator[Place]:
+    """A place whose cells, which may be out, are not those of the triage store."""
+    made = Place(stand, Beside(Lasting(stand.clock).cells))
     yield made
     made.close()
 
@@ -315,6 +352,88 @@ def test_whatever_is_killed_in_the_end_all_members_are_done_and_counted_once(pla
     else:
         raise AssertionError(f"seed {seed}: {counts(store)}")
     assert store.changed_batches() == ["b"]
+
+
+# -- the list of batches
+
+
+@pytest.fixture
+def one_short_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight batches or so fill it, of ids as they are."""
+    monkeypatch.setattr(batches, "LIST_CELLS", 1)
+    monkeypatch.setattr(batches, "LIST_BYTES_MAX", 400)
+
+
+IDS = [f"01977420-dc00-7000-8000-{n:012x}" for n in range(30)]
+
+
+@pytest.mark.usefixtures("one_short_list")
+def test_a_full_list_leaves_out_the_batches_that_ended_first(place: Place) -> None:
+    store = place.open()
+    store.put([Draft(task="push", batch="waits")])
+    [waits] = claim(store)
+    for id in IDS:
+        store.put([Draft(task="push", batch=id)])
+        settle(store, claim(store))
+        store.mark_batches([BatchMark(id, store.batch_counts([id])[0], keep_ms=3_600_000)])
+        place.stand.passes(1)
+    listed = store.batch_ids()
+    assert listed[-1] == "waits" and 3 < len(listed) < 10 and listed[:-1] == IDS[-len(listed) + 1 :]
+    assert {n.done for n in store.batch_counts(IDS)} == {1}  # what is not listed is counted all the same
+    assert settle(store, [waits]).batches == ("waits",)
+
+
+def begins(store: SqsStore, id: str) -> bool:
+    with contextlib.suppress(EnqueueError):
+        store.put([Draft(task="push", batch=id)])
+        return True
+    return False
+
+
+@pytest.mark.usefixtures("one_short_list")
+def test_a_batch_that_no_list_has_room_for_is_refused_and_holds_up_no_other_work(apart: Place) -> None:
+    store = apart.open()
+    store.put([Draft(task="push")])
+    [first] = claim(store)
+    full = next(id for id in IDS if not begins(store, id))
+    with pytest.raises(EnqueueError, match=f"batch {full} cannot begin: its list, .* nothing was sent"):
+        store.put([Draft(task="push", batch=full)])
+    assert store.batch_counts([full]) == [BatchCounts()]
+    joins = (Draft(task="more", batch=full),)
+    apart.cells.out = True
+    with pytest.raises(StoreUnavailable):
+        store.exchange([Settlement(first.receipt, Ack(), follow_ups=joins)], [])
+    apart.cells.out = False
+    with pytest.raises(EnqueueError, match="cannot begin"):
+        store.exchange([Settlement(first.receipt, Ack(), follow_ups=joins)], [])
+    assert settle(store, [first], DeadLetter("permanent")).settled == [Settled.OK]
+    done = claim(store)
+    assert len(done) == IDS.index(full)
+    settle(store, done)
+    for id in IDS[:3]:
+        store.mark_batches([BatchMark(id, store.batch_counts([id])[0], keep_ms=1000)])
+    store.put([Draft(task="push", batch=full)])
+    assert store.batch_counts([full]) == [BatchCounts(open=1, opened=1)]
+
+
+def test_a_batch_stays_news_until_its_end_is_listed(apart: Place) -> None:
+    store = apart.open()
+    store.put(members(1))
+    settle(store, claim(store))
+    mark = BatchMark("b", counts(store), keep_ms=1000)
+    apart.cells.refuses = batches.LISTS
+    with pytest.raises(StoreUnavailable):
+        store.mark_batches([mark])
+    assert store.changed_batches() == ["b"]
+    apart.cells.refuses = None
+    store.mark_batches([mark])
+    assert store.changed_batches() == [] and store.batch_ids() == ["b"]
+    apart.stand.passes(2)
+    assert store.batch_ids() == []
+
+
+def test_a_full_list_is_one_item_of_dynamodb() -> None:
+    check([Swap(f"{batches.LISTS}63/{'p' * 80}", 1, b"x" * batches.LIST_BYTES_MAX)])
 
 
 # -- dead members

@@ -3,7 +3,7 @@
 - `sqs/b/ID` is the head of a batch: how many indexes its members have taken;
 - `sqs/p/N/ID` is a page of its members (`members.py`);
 - `sqs/news/N/PREFIX` lists batches to look at: written before the pages that have the news, so a kill hides none;
-- `sqs/batches/N/PREFIX` lists all batches, by a hash of the id.
+- `sqs/batches/N/PREFIX` lists all batches, by a hash of the id. A full list leaves out those that ended first.
 
 An index is taken before the message is sent, and counts once it is known that it was sent, or once the message settles.
 """
@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...chance import uniform
-from ...errors import StoreUnavailable
+from ...errors import EnqueueError, StoreUnavailable
 from ...message import BatchCounts, BatchMark, Cell, Message, Swap, version_of
 from ...store import Cells
 from ..batches import is_news
@@ -30,6 +30,7 @@ from .members import PAGE, MemberMove, MemberPage, MemberState, numbered
 HEADS, PAGES, NEWS, LISTS = "sqs/b/", "sqs/p/", "sqs/news/", "sqs/batches/"
 NEWS_CELLS = 4  # a process writes to one of them, so that many processes rarely meet
 LIST_CELLS = 64
+LIST_BYTES_MAX = 390 * 1024  # an item of DynamoDB holds it
 HEAD_STAYS_MS = 60_000  # the head outlives its pages, so that nothing is added to old pages
 TRIES = 40
 PAUSE_S = (0.01, 0.4)  # longest pause before a cell is written again, after the first conflict and after many
@@ -68,7 +69,8 @@ class BatchCells:
 
     def number(self, messages: Sequence[Message], *, repeats: bool = False) -> list[Message]:
         """Return the messages, those in a batch each with an index in it. `repeats`: all messages of the batch in one
-        put that is repeated, the first with the same id, get the same indexes again."""
+        put that is repeated, the first with the same id, get the same indexes again. Raises EnqueueError for a batch
+        that no list has room for."""
         by_batch: dict[str, list[int]] = {}
         for at, message in enumerate(messages):
             if message.batch is not None:
@@ -199,6 +201,10 @@ class BatchCells:
         last = {mark.id: mark for mark in marks}
         now_there = self.counts([*last])
         seen = [mark for mark, counts in zip(last.values(), now_there, strict=True) if mark.counts == counts]
+        for mark in seen:
+            if mark.keep_ms is not None and self._expire(mark.id, mark.keep_ms):
+                self._list(mark.id, self._now_ms() + mark.keep_ms)
+        # Last: after a kill or an error before it, these batches are marked again.
         names = {mark.id for mark in seen}
         swaps = []
         for name, (ids, version) in zip(self._all_news, lists, strict=True):
@@ -207,9 +213,6 @@ class BatchCells:
                 swaps.append(Swap(name, version, _encode(left) if left else None))
         if swaps:
             self._cells.swap(swaps)  # a list that changed meanwhile stays: it costs one more look
-        for mark in seen:
-            if mark.keep_ms is not None and self._expire(mark.id, mark.keep_ms):
-                self._list(mark.id, self._now_ms() + mark.keep_ms)
 
     def _read_news(self) -> list[tuple[dict[str, int], int]]:
         cells = self._cells.read(self._all_news)
@@ -241,7 +244,7 @@ class BatchCells:
         now = self._now_ms()
         self._edit(
             self._all_lists[zlib.crc32(id.encode()) % LIST_CELLS],
-            lambda ids: {one: at for one, at in ids.items() if not 0 < at <= now} | {id: until_ms},
+            lambda ids: _fitting({one: at for one, at in ids.items() if not 0 < at <= now} | {id: until_ms}, id),
         )
 
     def _edit(self, name: str, change: Callable[[dict[str, int]], dict[str, int]]) -> None:
@@ -257,6 +260,22 @@ class BatchCells:
 def pause(turn: int) -> None:
     """Pause before a cell that another process changed is read again: the longer, the more of them write to it."""
     time.sleep(uniform(0, min(PAUSE_S[0] * 2**turn, PAUSE_S[1])))
+
+
+def _fitting(ids: dict[str, int], new: str) -> dict[str, int]:
+    """Leave out the batches that ended first, as far as the list would be too large. Raises EnqueueError if it has no
+    room for the batch `new` among those that did not end."""
+    over = len(_encode(ids)) - LIST_BYTES_MAX
+    ended = sorted((id for id, until_ms in ids.items() if until_ms), key=ids.__getitem__) if over > 0 else []
+    for id in ended:
+        if over > 0:
+            over -= len(_encode({id: ids.pop(id)})) - 1
+    if over > 0 and new in ids:
+        raise EnqueueError(
+            f"batch {new} cannot begin: its list, one of {LIST_CELLS}, is full, with {len(ids) - 1:,} batches that "
+            "have not ended; it can begin once some of them have ended; nothing was sent"
+        )
+    return ids
 
 
 def _page_cell(place: Place) -> str:

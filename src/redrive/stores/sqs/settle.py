@@ -82,7 +82,13 @@ class Settlements:
             pairs.append((receipt, step))
         steps = [step for _, step in pairs if step is not None and not step.ended]
         self.settling.check(steps)
-        self.settling.members.number(steps)
+        try:
+            self.settling.members.number(steps)
+        except EnqueueError:  # nothing was sent of the steps without indexes, and one needs another settlement
+            for receipt, step in pairs:
+                if step is not None and step.joins is None:
+                    self._steps.forget(receipt)
+            raise
         if self._tracked_sends is not None:
             self._follow(self._tracked_sends, steps)
         self.settling.send([step for step in steps if step.error is None])
