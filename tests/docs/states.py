@@ -313,8 +313,10 @@ def schedule_late() -> None:
 
 
 async def _tick(app: App) -> None:
+    keys = [schedule.key for schedule in app.schedules.values()]
     async with app.scheduler():
-        await asyncio.sleep(0.05)
+        while None in app.store.cells.read(keys):
+            await asyncio.sleep(0.01)
 
 
 def slow() -> None:

@@ -239,7 +239,10 @@ def test_a_busy_server_is_waited_for(fragile: RedisServer, open_link: Open) -> N
     fragile.command("CONFIG", "SET", "lua-time-limit", 20)
     busy = threading.Thread(target=lambda: link.call("slow", [10_000_000]))
     busy.start()
-    time.sleep(0.1)
+    with pytest.raises(RuntimeError, match="BUSY"):
+        while busy.is_alive():
+            fragile.command("PING")
+            time.sleep(0.002)
     assert other.call("add", [1]) == 2
     busy.join()
     fragile.command("CONFIG", "SET", "lua-time-limit", 5000)
