@@ -3,6 +3,10 @@ memory, not of all claimed ones, and a body that kills its reader counts as a cr
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -11,13 +15,14 @@ from ..blobs import is_raw, whole_body
 from ..decide import NO_SIGNALS, Signals
 from ..errors import BlobsUnavailable, LeaseLost, Unreadable
 from ..events import Notice
-from ..message import BLOB, RAW
+from ..message import BLOB, RAW, Message
 from .execution import Execution, has_nothing, judge, unread
 
 if TYPE_CHECKING:
     from ..task import TaskSpec
 
 READERS = 8  # number of blobs that one worker reads concurrently for async handlers
+READ_MAX = 8  # bodies read before their runs that may wait in memory for the store thread
 
 
 class Fetched(Struct, frozen=True):
@@ -31,16 +36,16 @@ class Fetched(Struct, frozen=True):
 TIMED_OUT = Fetched(signals=Signals(unfetched="its body was not read from blob storage within the task's timeout"))
 
 
-def fetch(execution: Execution) -> Fetched:
+def fetch(execution: Execution, task: TaskSpec) -> Fetched:
     """Read and decode the body of the execution's message, which blocks. The execution is not changed, as it may end
     meanwhile."""
-    message, store = execution.delivery.message, execution.task.app.store
+    message, store = execution.delivery.message, task.app.store
     try:
-        args, kwargs = execution.task.codec.decode(whole_body(store, message), message.version, raw=is_raw(message))
+        args, kwargs = task.codec.decode(whole_body(store, message), message.version, raw=is_raw(message))
     except Unreadable as error:
         return Fetched(signals=unread(error, execution))
     except BlobsUnavailable as error:
-        _report(execution, store, str(error))
+        _report(message, task, str(error))
         return Fetched(signals=Signals(unfetched=str(error)))
     return Fetched(args, kwargs)
 
@@ -54,7 +59,7 @@ def arguments(execution: Execution, task: TaskSpec, now_ms: int) -> tuple[tuple[
         execution.over = True
         return None
     if message.content == BLOB:
-        fetched = fetch(execution)  # read again for the run, as claimed bodies would fill the memory
+        fetched: Fetched = execution.fetched or fetch(execution, task)
         if fetched.signals is not NO_SIGNALS:
             execution.over = not judge(execution, fetched.signals, now_ms)
             return None
@@ -80,7 +85,90 @@ def take(execution: Execution, fetched: Fetched) -> bool:
     return judge(execution, fetched.signals, execution.task.app.store.now_ms())
 
 
-def _report(execution: Execution, store: Any, text: str) -> None:
-    events, worker = execution.task.app.events, execution.delivery.message.worker or ""
+class BlobReads:
+    """Reads bodies that keys and flow control need before a run, on a thread of its own: storage that does not answer
+    would keep the store thread from renewing leases. If the storage is unavailable, the messages that wait for their
+    bodies are put off without a read. Used by the store thread.
+
+    `needs` says for which messages that is; `nudge` wakes the store thread once a body is read.
+    """
+
+    def __init__(
+        self, needs: Callable[[Message], bool], tasks: Mapping[str, TaskSpec], nudge: Callable[[], None]
+    ) -> None:
+        self._needs, self._tasks, self._nudge = needs, tasks, nudge
+        self._waiting: SimpleQueue[Execution | None] = SimpleQueue()
+        self._reading: set[Execution] = set()
+        self.read: deque[Execution] = deque()  # those whose bodies were read, until `taken`
+        self._lock = threading.Lock()  # so that a failure finds all messages of a batch waiting
+        self._room = threading.Semaphore(READ_MAX)
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    def split(self, executions: Sequence[Execution]) -> Sequence[Execution]:
+        """Begin to read the bodies that are needed before a run; return the other executions."""
+        messages = [(execution, execution.delivery.message) for execution in executions]
+        reading = [execution for execution, message in messages if message.content == BLOB and self._needs(message)]
+        if not reading or not self._has_thread():
+            return executions
+        self._reading.update(reading)
+        with self._lock:
+            for execution in reading:
+                self._waiting.put(execution)
+        return [execution for execution in executions if execution not in self._reading]
+
+    def taken(self) -> list[Execution]:
+        """Return the executions whose bodies were read since the last call; those that were withdrawn are left out."""
+        read = [self.read.popleft() for _ in range(len(self.read))]
+        for _ in read:
+            self._room.release()
+        taken = [execution for execution in read if execution in self._reading]
+        self._reading.difference_update(taken)
+        return taken
+
+    def withdraw(self) -> Sequence[Execution]:
+        """Forget the executions whose bodies are not taken yet, and return them for the worker to release them."""
+        reading, self._reading = self._reading, set()
+        return [*reading]
+
+    def close(self) -> None:
+        """Let the thread end, after the read that it is at."""
+        self._closed = True
+        self._waiting.put(None)
+        self._room.release()
+
+    def _has_thread(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="redrive-bodies", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # there are too many threads: the store thread reads the bodies
+                return False
+            self._thread = thread
+        return True
+
+    def _work(self) -> None:
+        left, down = 0, Fetched()  # `left`: how many messages waited when the storage was found to be unavailable
+        while (execution := self._waiting.get()) is not None:
+            self._room.acquire()
+            if self._closed:
+                return
+            if left:
+                left, execution.fetched = left - 1, down
+            else:
+                try:
+                    fetched = execution.fetched = fetch(execution, self._tasks[execution.delivery.message.task])
+                except Exception:  # the store thread reads the body again, and raises the error
+                    fetched = Fetched()
+                if fetched.signals.unfetched is not None:
+                    with self._lock:
+                        left, down = self._waiting.qsize(), fetched
+            self.read.append(execution)
+            if not self._closed:
+                self._nudge()
+
+
+def _report(message: Message, task: TaskSpec, text: str) -> None:
+    events, store, worker = task.app.events, task.app.store, message.worker or ""
     if events and (store.large_bodies is None or store.large_bodies.complains()):
         events.emit([Notice(name="blobs_unavailable", worker=worker, at_ms=store.now_ms(), text=text)])

@@ -74,6 +74,7 @@ class Execution(Struct, gc=False, eq=False):
     probes: tuple[LimitState, ...] = ()  # those of `guards` whose half-open breakers it probes
     costs: dict[str, float] = {}  # by the names of guards: the costs of its call, by rates with weights
     counted: bool = False  # True if it takes one of its dependency's concurrent calls
+    fetched: Any = None  # its body from blob storage, if that was read before keys and costs are computed from it
     claim: Claim | None = None  # the claim of its key; idempotency.py sets this field up to `over`
     stored: KeyRecord | None = None  # the stored record of its idempotency key, whose result replaces a run
     over: bool = False  # True if it has ended without a run

@@ -22,11 +22,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from ..chain import STEP_HEADER
 from ..errors import EnqueueError, StoreError
-from ..message import Ack, ClaimRequest, Settled, Settlement
+from ..message import Ack, ClaimRequest, Message, Settled, Settlement
 from ..store import Store
 from ..task import TaskSpec
 from .delivery_events import Reporter
-from .execution import Execution, admit_execution
+from .execution import Execution, admit_execution, may_run
 from .flow.controller import Flow
 from .idempotency import KeyClaims
 from .paused_tasks import PausedTasks
@@ -67,6 +67,13 @@ class Pipeline:
         gave fewer than requested. Executions that ended (`settled`) may have enqueued more."""
         if self._flow is not None:
             self._flow.claims.note(asks, short, settled)
+
+    def needs_body(self, message: Message) -> bool:
+        """Return True if `reserve` needs the message's arguments, for its key or for the cost of its call."""
+        task = self._tasks.get(message.task)
+        if task is None or not may_run(message, self._tasks, self._store.now_ms()):
+            return False
+        return task.idempotency is not None or (self._flow is not None and self._flow.needs_body(message))
 
     def reserve(self, executions: Sequence[Execution]) -> list[Execution]:
         """Claim the idempotency keys and the permits of flow control. Returns the executions that are over without a

@@ -18,8 +18,9 @@ from typing import Any
 from ..blobs import Cleaner
 from ..duration import show
 from ..errors import EnqueueError, StoreError, Unsupported
-from ..message import Ack, ClaimRequest, Delivery
+from ..message import Ack, ClaimRequest
 from ..store import Store
+from .bodies import BlobReads
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, WorkerLimit
 from .crash.suspects import Suspects
@@ -72,6 +73,7 @@ class StoreLoop:
         in_flight: InFlightExecutions,
         leases: LeaseRenewals,
         admission: Admission,
+        blob_reads: BlobReads | None,
         gathering: Gathering,
         suspects: Suspects,
         finished: FinishedExecutions,
@@ -90,7 +92,7 @@ class StoreLoop:
         self._store, self._name, self._pipeline, self._lease_s = store, name, pipeline, lease_s
         self._limit = limit
         self._capacity, self._queues, self._in_flight, self._leases = capacity, queues, in_flight, leases
-        self._gathering = gathering
+        self._gathering, self._blob_reads = gathering, blob_reads
         self._admission, self._suspects, self._finished, self._loop = admission, suspects, finished, loop
         self._services, self._burst, self._newer = services, burst, newer
         self._pauses, self._hangs = pauses, hangs
@@ -109,6 +111,8 @@ class StoreLoop:
         if self.draining:
             self._release_unstarted()
             self._store.quiesce()
+        if self._blob_reads is not None and self._blob_reads.read:
+            self._take_read(self._blob_reads)
         self._decide_finished()
         self._tend()
         asks = self._claims()
@@ -133,14 +137,15 @@ class StoreLoop:
             self._lapsed_by_ms = self._outage.lapsed_by_ms(self._store.now_ms())
         return self._capacity.asks(self._in_flight.counts, leaving, self._lease_ms, self._name, self._lapsed_by_ms)
 
-    def _hold(self, deliveries: Sequence[Delivery], until_s: float) -> None:
-        """Hold new deliveries until they are settled, and let the event loop admit those that may run."""
-        executions = []
-        for delivery in deliveries:
-            message = delivery.message
-            crash = self._leases.lose_earlier(message.id) if message.crashes else None
-            executions.append(Execution(delivery, self._queues[message.queue], until_s, crash=crash))
-        self._in_flight.add(executions)
+    def _take_read(self, reads: BlobReads) -> None:
+        """Reserve the executions whose bodies were read, as far as the worker still holds them."""
+        executions = reads.taken()
+        self._reserve([each for each in self._in_flight.still(executions) if not each.settling])
+        for execution in executions:
+            execution.fetched = None  # read again for the run, as claimed bodies would fill the memory
+
+    def _reserve(self, executions: Sequence[Execution]) -> None:
+        """Claim the keys and permits of held executions, and let the event loop admit those that may run."""
         over = self._pipeline.reserve(executions)
         if over:
             self._finished.add(over)
@@ -183,6 +188,8 @@ class StoreLoop:
         now_ms = self._store.now_ms()
         unstarted = parted(execution for queue in self._queues.values() for execution in queue.limit.withdraw())
         unstarted += self._suspects.close() + self._gathering.withdraw()
+        if self._blob_reads is not None:
+            unstarted += self._blob_reads.withdraw()
         if self.grace_over.is_set():
             finished = set(self._finished.executions)
             unstarted += [
@@ -226,8 +233,15 @@ class StoreLoop:
             self._pipeline.note_claims(asks, short - result.clogged, bool(outcomes))
         if result.damaged:
             self._reporter.set_aside(result.damaged)
-        if result.deliveries:
-            self._hold(result.deliveries, before_s + self._lease_s)
+        if not result.deliveries:
+            return
+        executions: list[Execution] = []
+        for delivery in result.deliveries:
+            message = delivery.message
+            crash = self._leases.lose_earlier(message.id) if message.crashes else None
+            executions.append(Execution(delivery, self._queues[message.queue], before_s + self._lease_s, crash=crash))
+        self._in_flight.add(executions)
+        self._reserve(executions if self._blob_reads is None else self._blob_reads.split(executions))
 
     def _not_settled(self, error: StoreError) -> None:
         """Pause after a failed exchange, whose outcomes stay for the next one; raise `error` if the grace is over."""

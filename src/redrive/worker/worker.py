@@ -13,6 +13,7 @@ from ..batch import follow
 from ..blobs import Cleaner
 from ..registry import Queue, Registry
 from .batches import BatchSweep
+from .bodies import BlobReads
 from .burst import Burst
 from .capacity import BATCH_MAX, Capacity, QueueLimit, WorkerLimit
 from .crash.pulse import Pulse
@@ -189,6 +190,8 @@ class Worker:
             store, pipeline.admit, executors.tasks.start, executors.start, executors.can_isolate, suspects.add,
             finished.add, self._total * max(self._gather.values(), default=1), gathering.add if self._gather else None,
         )  # fmt: skip
+        large = store.large_bodies is not None and (self._keys is not None or self._flow is not None)
+        self._blob_reads = BlobReads(pipeline.needs_body, self.app.tasks, store.nudge) if large else None
         self._cleaner = None if store.large_bodies is None else Cleaner(store.large_bodies, self._notice)
         names = [queue.name for queue in self.queues]
         burst = Burst(store, names, until_empty=self._until_empty, capacity=self._capacity, services=self._services)
@@ -202,6 +205,7 @@ class Worker:
             in_flight=in_flight,
             leases=self._leases,
             admission=admission,
+            blob_reads=self._blob_reads,
             gathering=gathering,
             suspects=suspects,
             finished=finished,
@@ -282,8 +286,9 @@ class Worker:
 
     def _close(self) -> None:
         """Close the parts of the store thread, each in spite of errors of the others; keep the first error."""
-        flow, history = self._flow, self._reporter.history
-        closes = [] if flow is None else [flow.close]
+        flow, history, reads = self._flow, self._reporter.history, self._blob_reads
+        closes = [] if reads is None else [reads.close]
+        closes += [] if flow is None else [flow.close]
         closes += [*self._services.closes(), *([] if history is None else [history.finish])]
         errors = [] if self._error is None else [self._error]
         for close in closes:

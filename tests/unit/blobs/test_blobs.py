@@ -12,13 +12,14 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.support.workers import SOON, Heard, stored
+from tests.support.workers import PATIENCE_S, SOON, Heard, Watched, stored, until
 
-from redrive import App, Backoff, Context, Draft, Reject, Retry, context
+from redrive import App, Backoff, Context, Draft, Idempotency, Rate, Reject, Retry, context
 from redrive.blobs import Blobs, ClaimCheck, Cleaner, FileBlobs, open_blobs, read_reference, whole_body, with_blobs
 from redrive.blobs.claims import SWEEP_EVERY_MS, SWEPT_CELL
 from redrive.blobs.place import is_key, new_key, owner, written_ms
@@ -45,6 +46,7 @@ from redrive.store import Store, Traits
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
+from redrive.worker.bodies import READ_MAX
 
 AT_ONCE = Retry(max_attempts=3, backoff=Backoff.fixed(0))
 THRESHOLD, MAX = 1000, 5000
@@ -804,6 +806,102 @@ def test_storage_that_hangs_holds_up_neither_the_loop_nor_spends_the_attempt(tmp
     held = stored(app, ref.id)
     assert got == ["small"] and (held.lane, held.attempt) == (Lane.READY, 0)
     app.store.close()
+
+
+class Keyed:
+    """An app whose keys and costs are computed from large bodies, on storage that hangs or fails."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = Watched(folder)
+        self.app = app = App(store=self.store, blobs=f"file://{folder}/blobs")
+        self.got: list[str] = []
+        app.dependency("api", rate=Rate("100k/s", cost=lambda text: len(text) / 1000))
+
+        @app.task(name="once", retry=SOON, idempotency=Idempotency(key=lambda text: text[:9]))
+        async def once(text: str) -> None:
+            self.got.append(text)
+
+        @app.task(name="weighs", retry=SOON, dependency="api")
+        async def weighs(text: str) -> None:
+            self.got.append(text)
+
+        @app.task(name="plain")
+        async def plain(text: str) -> None:
+            self.got.append(text)
+
+    def on(self, storage: type[FileBlobs]) -> Any:
+        """Put its bodies into that storage."""
+        put = storage(checked(self.app).blobs.folder)  # type: ignore[attr-defined]
+        checked(self.app)._opened = put
+        return put
+
+
+@pytest.fixture
+def keyed(tmp_path: Path) -> Iterator[Keyed]:
+    made = Keyed(tmp_path)
+    yield made
+    made.app.store.close()
+
+
+@pytest.mark.parametrize("task", ["once", "weighs"])
+def test_while_a_body_is_read_for_a_key_or_a_cost_leases_are_renewed_and_others_run(keyed: Keyed, task: str) -> None:
+    keyed.app.tasks[task].enqueue(BIG)
+    stuck = keyed.on(Stuck)
+
+    async def main() -> None:
+        async with keyed.app.worker(lease="1s", grace="30s"):
+            await until(lambda: len(keyed.store.extended) >= 3 and keyed.app.counts().leased == 1)
+            await keyed.app.tasks["plain"].aenqueue("small")
+            await until(lambda: keyed.got == ["small"])
+            stuck.go.set()
+            await until(lambda: keyed.got == ["small", BIG] and not keyed.app.counts().leased)
+
+    try:
+        asyncio.run(main())
+    finally:
+        stuck.go.set()
+    assert keyed.app.counts().ready == 0
+
+
+def test_messages_whose_keys_and_costs_need_their_bodies_run_once_each(keyed: Keyed) -> None:
+    bodies = [f"{n:04}{BIG}" for n in range(3 * READ_MAX)]
+    keyed.app.enqueue_many([keyed.app.tasks[task].draft(body) for body in bodies for task in ("once", "weighs")])
+    keyed.app.run_worker(drain=True)  # waits for tokens, too
+    assert sorted(keyed.got) == sorted(bodies * 2) and not keyed.app.counts().leased
+
+
+def test_a_worker_ends_without_the_bodies_that_it_still_reads(keyed: Keyed) -> None:
+    ref = keyed.app.tasks["once"].enqueue(BIG)
+    stuck, heard = keyed.on(Stuck), Heard(keyed.app)
+
+    async def main() -> None:
+        async with keyed.app.worker(grace="1h"):
+            await until(lambda: keyed.app.counts().leased == 1)
+
+    try:
+        asyncio.run(asyncio.wait_for(main(), PATIENCE_S / 2))
+    finally:
+        stuck.go.set()
+    left = stored(keyed.app, ref.id)
+    assert (left.lane, left.attempt, left.crashes) == (Lane.READY, 0, 0) and heard.outcomes == ["released"]
+
+
+class Down(FileBlobs):
+    """Storage that fails on reading."""
+
+    reads = 0
+
+    def get(self, key: str, bytes_max: int) -> bytes | None:
+        self.reads += 1
+        raise BlobsUnavailable("down")
+
+
+def test_where_storage_is_unavailable_one_body_of_a_batch_is_read_and_all_are_put_off(keyed: Keyed) -> None:
+    keyed.app.enqueue_many([keyed.app.tasks["once"].draft(f"{n}{BIG}") for n in range(6)])
+    down, heard = keyed.on(Down), Heard(keyed.app)
+    keyed.app.run_worker(burst=True)
+    assert heard.outcomes == ["held"] * 6 and down.reads == 1
+    assert keyed.app.counts().scheduled == 6 and keyed.got == []
 
 
 # -- what a crash leaves

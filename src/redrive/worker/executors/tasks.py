@@ -77,7 +77,7 @@ class TaskExecutor:
         if self._readers is None:
             self._readers = ThreadPoolExecutor(READERS, "redrive-reader")
         try:
-            return await self._loop.run_in_executor(self._readers, fetch, execution)
+            return await self._loop.run_in_executor(self._readers, fetch, execution, execution.task)
         except asyncio.CancelledError:
             if execution.cause != "timeout":
                 raise

@@ -77,7 +77,7 @@ class ThreadExecutor:
         token = None
         try:
             token = enter(execution.begin(self._slots))
-            if execution.delivery.message.content != BLOB or take(execution, fetch(execution)):
+            if execution.delivery.message.content != BLOB or take(execution, fetch(execution, execution.task)):
                 result = refuse_coroutine(execution.task.entry(*execution.args, **execution.kwargs))
                 if execution.keeps:
                     execution.keep(result)

@@ -71,6 +71,11 @@ class Flow:
                 now_ms,
             )
 
+    def needs_body(self, message: Message) -> bool:
+        """Return True if a cost of the message's call is computed from its arguments."""
+        rates = [guard.d.rate for guard in self._guards.of(message)] if self.weighted else []
+        return any(rate is not None and callable(rate.cost) for rate in rates)
+
     def _weigh(self, execution: Execution, now_ms: int) -> bool:
         """Set the costs of the execution's call. False if it is over: a function of a cost failed, as its handler
         would."""
