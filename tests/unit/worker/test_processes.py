@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -98,6 +99,29 @@ def test_a_child_runs_in_a_process_of_its_own_and_stays_warm(app: App) -> None:
     assert {value["same"] for value in found} == {True} and [value["attempt"] for value in found] == [1, 1, 1]
     [pid] = {value["pid"] for value in found}
     assert pid != os.getpid() and not is_alive(pid)
+
+
+def test_where_the_thread_of_the_children_cannot_start_messages_go_back_uncounted(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, heard, start = list[str](), Heard(app), threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "redrive-processes" and len(refused) < 2:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    app.enqueue_many([app.tasks["sync"].draft("value") for _ in range(3)])
+
+    async def main() -> None:
+        async with app.worker({"default": 1}, grace=0):
+            await until(lambda: app.store.counts("default").done == 3)
+
+    asyncio.run(main())
+    assert len(refused) == 2
+    assert sorted((fate.outcome, fate.attempt) for fate in heard.fates) == [("done", 1)] * 3 + [("held", 0)] * 2
 
 
 def test_a_follow_up_of_a_child_goes_with_the_ack(app: App) -> None:

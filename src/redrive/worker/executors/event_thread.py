@@ -39,10 +39,10 @@ class EventThread:
         self._thread: threading.Thread | None = None
 
     def call(self, call: Callable[[], None]) -> None:
-        """Run the function `call` on the thread. Thread-safe."""
-        self._calls.append(call)
+        """Run the function `call` on the thread. Thread-safe. Raises RuntimeError if the thread cannot start."""
         if self._thread is None:
             self._begin()
+        self._calls.append(call)
         if self._asleep:
             with contextlib.suppress(BlockingIOError, OSError):
                 self._waken.send(b"\0")
@@ -76,8 +76,9 @@ class EventThread:
     def _begin(self) -> None:
         with self._lock:
             if self._thread is None and not self.closing:
-                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _work(self) -> None:
         over = False

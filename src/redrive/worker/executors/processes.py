@@ -117,7 +117,17 @@ class ProcessExecutor:
 
     def start(self, execution: Execution) -> None:
         """Run an execution in a child as soon as one is free. Thread-safe."""
-        self._thread.call(partial(self._place, execution))
+        starting = [execution]
+        while starting:
+            each = starting.pop()
+            try:
+                self._thread.call(partial(self._place, each))
+            except RuntimeError:  # there are too many threads in the process or the container
+                each.decision = RetryAt.deferred(self._store.now_ms() + int(PAUSE_S[0] * 1000), "no thread")
+                each.finished_s = time.monotonic()
+                self._finish((each,))
+                for following in each.queue.limit.leave():
+                    starting.append(following) if following.executor == "process" else self._start_other(following)
 
     def takes(self, task: str) -> bool:
         """Return True if suspects of that task can run in a child: children have the task, and one can be started."""
