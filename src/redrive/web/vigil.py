@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import partial
@@ -32,8 +32,8 @@ JOINED_S = 2.0  # seconds after which an equal request waits for a read that has
 
 
 class Vigil:
-    """Calls the store cheaply to check that it answers, and keeps the time of the last answer and the last records of
-    pages. All requests share a call that hangs."""
+    """Calls the store cheaply to check that it answers, and keeps the time of the last answer. All requests share a
+    call that hangs."""
 
     answered_s: float
     lost: bool
@@ -42,7 +42,6 @@ class Vigil:
         self._store = store
         self._lock = Lock()
         self._asked: Future[bool] | None = None
-        self._records: dict[Any, Mapping[str, Any]] = {}
         self.answered_s = time.time()  # time.time() of the store's last answer
         self.lost = False
 
@@ -84,17 +83,6 @@ class Vigil:
             self._asked = None
         asked.set_result(changed)
 
-    def keep(self, key: Any, record: Mapping[str, Any]) -> None:
-        """Keep the record of a page under `key`, to show while the store does not answer."""
-        self._records.pop(key, None)
-        self._records[key] = record
-        while len(self._records) > KEPT_MAX:
-            del self._records[next(iter(self._records))]
-
-    def last(self, key: Any) -> Mapping[str, Any] | None:
-        """Return the last record that was kept under `key`; None if there is none."""
-        return self._records.get(key)
-
 
 class Readings:
     """Reads pages: once for equal requests at the same time, and from kept records while the store does not answer.
@@ -105,6 +93,7 @@ class Readings:
     def __init__(self, url: str, vigil: Vigil) -> None:
         self._url, self._vigil = url, vigil
         self._threads = ThreadPoolExecutor(THREADS_MAX, "redrive-page")
+        self._records: dict[Any, Record] = {}  # by key, the last record, to show while the store does not answer
         self._pending: dict[Any, tuple[Future[Any], float]] = {}  # by key, the last read, and when it was begun
         self._shared: dict[Any, asyncio.Future[Any]] = {}
         self._version, self._since = -1, 0.0
@@ -121,14 +110,17 @@ class Readings:
                     done, _ = await asyncio.wait({reading}, timeout=ANSWERS_S)
                     if done:
                         record = reading.result()
-                        self._vigil.keep(key, record)
+                        self._records.pop(key, None)
+                        self._records[key] = record
+                        if len(self._records) > KEPT_MAX:
+                            del self._records[next(iter(self._records))]
                         return record
             except Exception as error:
                 if problem_of(error, self._url).status != 503:
                     raise
                 problem = error
             reading.add_done_callback(_forget)
-        shown, since = self._vigil.last(key), rfc3339(round(self._vigil.answered_s * 1000))
+        shown, since = self._records.get(key), rfc3339(round(self._vigil.answered_s * 1000))
         if shown is None or wants_json(request):
             raise problem or StoreUnavailable(f"it has not answered since {since}")
         lost = {**shown, "lost": {"since": since, "store": self._url}}
@@ -150,14 +142,11 @@ class Readings:
         """Begin a read, unless the last one of this key waits for a thread or has not ended after JOINED_S."""
         reading, began_s = self._pending.get(key, (None, 0.0))
         if reading is None or reading.done() or (reading.running() and time.monotonic() - began_s <= JOINED_S):
+            if len(self._pending) > KEPT_MAX:
+                self._pending = {key: last for key, last in self._pending.items() if not last[0].done()}
             reading = self._threads.submit(copy_context().run, read)
             self._pending[key] = reading, time.monotonic()
-            reading.add_done_callback(partial(self._end, key))
         return asyncio.wrap_future(reading)
-
-    def _end(self, key: Any, reading: Future[Record]) -> None:
-        if self._pending.get(key, (None,))[0] is reading:
-            self._pending.pop(key, None)
 
     async def once(self, key: Any, version: int, begin: Callable[[], Awaitable[T]]) -> T:
         """Return the value that `begin` made for this key and version, shared between requests. Values are dropped with
