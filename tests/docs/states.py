@@ -313,10 +313,13 @@ def schedule_late() -> None:
 
 
 async def _tick(app: App) -> None:
-    keys = [schedule.key for schedule in app.schedules.values()]
     async with app.scheduler():
-        while None in app.store.cells.read(keys):
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(_until_known, app)
+
+
+def _until_known(app: App) -> None:
+    while None in app.store.cells.read([schedule.key for schedule in app.schedules.values()]):
+        time.sleep(0.01)
 
 
 def slow() -> None:
