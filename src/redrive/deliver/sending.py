@@ -7,9 +7,11 @@ so that the fault classifier reads its status and its Retry-After header.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -166,10 +168,10 @@ class Lanes(httpx.AsyncBaseTransport):
         try:
             answer = await lane.handle_async_request(request)
         except BaseException:
-            self._give(lane)
+            await self._drop(lane)
             raise
         assert isinstance(answer.stream, httpx.AsyncByteStream)
-        stream = _Stream(answer.stream, lambda: self._give(lane))
+        stream = _Stream(answer.stream, partial(self._give, lane), partial(self._drop, lane))
         headers = _followable(answer.headers)
         return httpx.Response(answer.status_code, headers=headers, stream=stream, extensions=answer.extensions)
 
@@ -186,24 +188,37 @@ class Lanes(httpx.AsyncBaseTransport):
         self._free.append(lane)
         self._slots.release()
 
+    async def _drop(self, lane: httpx.AsyncBaseTransport) -> None:
+        """Close a lane whose request failed or was cut off. httpcore may keep its only connection in a state in which
+        each later request waits for it until its timeout."""
+        self._all.remove(lane)
+        self._slots.release()
+        with contextlib.suppress(Exception):
+            await lane.aclose()
+
 
 class _Stream(httpx.AsyncByteStream):
-    """The body of a response. Closing it returns the lane, once."""
+    """The body of a response. Closing it gives the lane back, or drops it if that fails."""
 
-    def __init__(self, inner: httpx.AsyncByteStream, give: Callable[[], None]) -> None:
-        self._inner, self._give, self._given = inner, give, False
+    def __init__(
+        self, inner: httpx.AsyncByteStream, give: Callable[[], None], drop: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._inner, self._give, self._drop, self._closed = inner, give, drop, False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         async for part in self._inner:
             yield part
 
     async def aclose(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
         try:
             await self._inner.aclose()
-        finally:
-            if not self._given:
-                self._given = True
-                self._give()
+        except BaseException:
+            await self._drop()
+            raise
+        self._give()
 
 
 def check_url(url: str) -> str:
