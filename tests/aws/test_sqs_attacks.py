@@ -427,6 +427,15 @@ def test_what_a_worker_received_and_has_no_room_for_spends_no_attempt(
     assert settle(store if not found else other, delivery, Ack()) is Settled.OK
 
 
+@pytest.mark.parametrize("name", ["default", "orders.fifo"])
+def test_a_worker_that_has_no_room_for_long_gives_back_what_it_received(world: World, name: str) -> None:
+    store, other = buffered(world, cells=None, name=name)
+    for _ in range(20):  # its leases are renewed four times
+        world.clock.advance(10)
+        store.extend([], lease_ms=30_000)
+    assert len(claim(other, queue=name)) == 1
+
+
 def test_what_a_worker_received_and_has_no_room_for_is_kept_while_sqs_fails(world: World) -> None:
     store, _ = buffered(world, cells=None)
     world.clock.advance(20)

@@ -19,8 +19,8 @@ from redrive.codec import Routes
 from redrive.demo.plan import DATA
 from redrive.fault import Fault, Kind
 from redrive.ids import is_id, new_id
-from redrive.message import Deferral, Lane, Message
-from redrive.stores.sqs.wire import MessageState, read, write
+from redrive.message import ClaimRequest, Deferral, Lane, Message
+from redrive.stores.sqs.wire import MessageState, claimed, read, unclaimed, write
 from redrive.stores.sqs.wire.envelope import (
     ANY_BODY_MAX,
     BYTES_MAX,
@@ -295,3 +295,17 @@ def test_odd_names_stay_readable_in_the_event() -> None:
     event = event_of(replace(READY, task="a\nb", group="g\x85"))
     assert (event["type"], event["rdgroup"]) == ("a\ufffdb", "g\ufffd")
     assert msgspec.json.decode(event["rdexact"]) == {"type": "a\nb", "rdgroup": "g\x85"}
+
+
+@pytest.mark.parametrize("receives", [1, 2, 3, 5])
+@pytest.mark.parametrize("alone", [0, 4])
+def test_the_claim_after_a_receive_that_was_given_back_is_as_that_one_would_have_been(
+    receives: int, alone: int
+) -> None:
+    """So no crash before it is forgotten, and no fence is given twice."""
+    message, ask = Message("i", "t", "q", b"1", "c"), ClaimRequest("q", 1, 30_000)
+    state = MessageState(attempt=1, crashes=1, crashes_alone=1, fence=7, receives=1, alone=alone)
+    there = claimed(message, state, ask, receives=receives, counts_all=False, until_ms=9)
+    after = unclaimed(state, receives)
+    assert claimed(message, after, ask, receives=receives + 1, counts_all=False, until_ms=9) == there
+    assert unclaimed(after, receives) == after

@@ -22,6 +22,7 @@ from .track import RECORDS as TRACKS
 from .track import Track, read_record
 from .wire import claimed
 
+KEPT_LEASES = 4  # for how many leases a worker without room keeps a message that it cannot give back for nothing
 WAITED_MS = 5 * 60_000  # how long Lambda may have held a message for its batch before it called the function
 
 
@@ -62,9 +63,12 @@ class Claims:
     def keep_unclaimed(self) -> None:
         """Let no lease end in the buffers while a worker has no room for what its polls received: that would count as
         an attempt or a crash. With cells the messages go back, for other workers: that costs no attempt then. Without,
-        and in FIFO queues, where each receive brings a message closer to its death, their leases are renewed."""
-        for queue, received, lease_ms in self._receivers.unclaimed(self._now_ms()):
-            if self._records.keeps and not queue.fifo:
+        and in FIFO queues, where each receive brings a message closer to its death, their leases are renewed first,
+        KEPT_LEASES times at most."""
+        now = self._now_ms()
+        for queue, received, lease_ms in self._receivers.unclaimed(now):
+            is_late = any(now - one.at_ms >= KEPT_LEASES * lease_ms for one in received)
+            if is_late or (self._records.keeps and not queue.fifo):
                 self._receivers.give_back(queue, received)
             else:
                 self._receivers.put_back(queue, self._leases.renewed(queue, received, lease_ms))

@@ -20,7 +20,7 @@ from .in_flight import ClaimedMessage, group_of
 from .queues import SqsQueue
 from .receive import Received
 from .track import RECORDS as TRACKS
-from .wire import RECORD_TTL_MS, MessageState, decode, read, record_of, revived, with_state
+from .wire import RECORD_TTL_MS, MessageState, decode, read, record_of, revived, unclaimed, with_state
 
 RECORDS = "sqs/m/"
 
@@ -107,7 +107,7 @@ class Records:
             with suppress(StoreError, ConfigError):  # otherwise each message counts one crash too many
                 records = self.of(received)
                 in_flight = [self.held(queue, one, ask, records.get(one.raw["MessageId"])) for one in received]
-                self._cells.swap([record_swap(held, replace(held.state, receives=held.receives)) for held in in_flight])
+                self._cells.swap([record_swap(held, unclaimed(held.state, held.receives)) for held in in_flight])
         now = self._now_ms()
         return [End(queue.url, one.raw["ReceiptHandle"], one.until_ms, until_ms=now) for one in received]
 

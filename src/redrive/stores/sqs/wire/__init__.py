@@ -15,11 +15,13 @@ from .message_state import (
     record_of,
     revived,
     state_of,
+    unclaimed,
     with_state,
 )
 
 __all__ = [
     "ANY_BODY_MAX", "ATTEMPT", "BYTES_MAX", "FIRST_RECEIVED", "MESSAGE_ID", "PROGRESS_BYTES_MAX", "RECEIVES",
     "RECORD_TTL_MS", "SOURCE", "STATE", "VERBATIM", "MessageState", "as_it_came", "attribute", "body_of", "claimed",
-    "decode", "encode", "is_foreign", "read", "record_of", "revived", "size_of", "state_of", "with_state", "write",
+    "decode", "encode", "is_foreign", "read", "record_of", "revived", "size_of", "state_of", "unclaimed",
+    "with_state", "write",
 ]  # fmt: skip

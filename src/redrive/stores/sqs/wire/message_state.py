@@ -142,6 +142,20 @@ def claimed(
     )
 
 
+def unclaimed(state: MessageState, receives: int) -> MessageState:
+    """Return the state after receive number `receives` was given back: the next one claims the message as this one
+    would have. So earlier receives that the state does not explain count as crashes, as in `claimed`."""
+    crashes = max(0, receives - 1 - state.receives)
+    return replace(
+        state,
+        receives=receives,
+        fence=state.fence + crashes,
+        crashes=state.crashes + crashes,
+        crashes_alone=state.crashes_alone + (crashes > 0 and state.alone > state.receives),
+        suspect=state.suspect or crashes > 0,
+    )
+
+
 def revived(state: MessageState, now_ms: int) -> MessageState:
     """Return the state of a dead letter that a move task or a person moved back: a fresh life, as after a redrive."""
     return replace(
