@@ -231,7 +231,7 @@ from unnest($1::text[], $2::text[], $3::uuid[], $4::bigint[]) r(task, key, id, f
 -- What was still leased had run out: that is a crash, not an attempt. Ordered just as the index is: else it would sort all that is due.
 with due as materialized (
   select at from {parts[8]} cross join lateral (
-    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due} and {free}
+    select ctid as at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due} and {free}
     order by due_ms, lane, seq limit $2::int for no key update skip locked
   ) place limit case
     when exists (select from {s}.queue where name = $1::text and paused) then 0
@@ -253,7 +253,7 @@ with fence as materialized (
   where not exists (select from {s}.queue where name = $1::text and paused)),
 due as materialized (
   select at from fence p cross join lateral (
-    select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due}
+    select ctid as at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due}
       and (due_ms, lane, seq) < (coalesce(p.due_ms, 9223372036854775807), coalesce(p.lane, ''), coalesce(p.seq, 0))
       and task <> all($8::text[]) and {free} order by due_ms, lane, seq limit $2::int for no key update skip locked
   ) place limit case
@@ -290,13 +290,13 @@ turn(step, room, retries, at) as (
   from turn t cross join lateral (
     select case when t.step % 2 = 0 then array(
       select at from fence p cross join lateral (
-        select ctid at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due}
+        select ctid as at from {s}.message m where m.queue = $1::text and m.priority = p.priority and {due}
           and (due_ms, lane, seq) < (coalesce(p.due_ms, 9223372036854775807), coalesce(p.lane, ''), coalesce(p.seq, 0))
           and task <> all($8::text[]) and {free} and ctid <> all(t.at) order by due_ms, lane, seq limit t.room for no key update skip locked
       ) place where p.priority = t.step / 2 limit t.room)
     else array(
       select at from fence p cross join lateral (
-        select ctid at from {s}.message m where lane between 'ready' and 'ready' and attempt > 0 and m.queue = $1::text
+        select ctid as at from {s}.message m where lane between 'ready' and 'ready' and attempt > 0 and m.queue = $1::text
           and m.priority = p.priority and {due}
           and (due_ms, seq) < (coalesce(p.retry_ms, 9223372036854775807), coalesce(p.retry_seq, 0))
           and task <> all($8::text[]) order by due_ms, seq limit least(t.retries, t.room) for no key update skip locked
@@ -797,7 +797,7 @@ with looked as materialized (
 gone as (
   delete from {s}.unique_key where ctid = any (array (
     select k.at from looked l, lateral (
-      select ctid at from {s}.unique_key k where k.task = l.task and k.key = l.key and k.id = l.id and k.until_ms = l.until_ms
+      select ctid as at from {s}.unique_key k where k.task = l.task and k.key = l.key and k.id = l.id and k.until_ms = l.until_ms
         and not exists (select from {s}.message m where m.id = k.id) for update skip locked) k)) returning 1)
 select (select count(*) from gone), (select max(until_ms) from looked having count(*) >= 5000)
 
@@ -816,7 +816,7 @@ with looked as materialized (
 gone as (
   delete from {s}.line where ctid = any (array (
     select l.at from looked k, lateral (
-      select ctid at from {s}.line l where l.queue = k.queue and l.name = k.name and l.width is null and l.admitting is null
+      select ctid as at from {s}.line l where l.queue = k.queue and l.name = k.name and l.width is null and l.admitting is null
         and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.turn is not null)
         and not exists (select from {s}.message m where m.queue = l.queue and m.grp = l.name and m.place is not null)
       for update skip locked) l)) returning 1)
