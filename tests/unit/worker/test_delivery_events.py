@@ -117,3 +117,16 @@ def test_a_plain_message_counts_the_same_with_and_without_its_event() -> None:
         counts.append({key: count for key, count in minute.items() if key[0] != WAIT})
     assert counts[0] == counts[1]
     assert counts[1]["o0done"] == 1 and counts[2]["o0stale"] == 1
+
+
+def test_a_worker_whose_messages_are_all_retried_notes_nothing_of_them() -> None:
+    message = Message(id="i", task="t", queue="q", body=b"{}", correlation_id="i", attempt=1, life_ms=NOW_MS - 500)
+    delivery = Delivery(message, Receipt(1, 1), 0, NOW_MS - 400)
+    outcome = Outcome(Settlement(Receipt(1, 1), RetryAt(NOW_MS, "snooze", counts=False)), delivery, 0.1, None, 1.0)
+    flusher = Flusher(Recorder({"t": None}, {}), MemoryStore(), 3_600_000)
+    counted = Counted(flusher, "w")
+    assert flusher.done is not None
+    for n in range(100):
+        counted.settled([outcome], [fate(outcome, Settled.OK, NOW_MS + n, "w")], NOW_MS + n)
+    [log] = flusher.done.logs
+    assert (len(log.begun), log.ids) == (1, [])

@@ -44,7 +44,11 @@ class Counted:
                     done, judges = series.done, series.judges
                     run, wait, first = series.run.append, series.wait.append, series.first.append
                     if log is not None:
-                        log.begun.append((len(log.ids), now_ms, (queue, task)))
+                        begun = len(log.ids), now_ms, (queue, task)
+                        if log.begun and log.begun[-1][0] == begun[0]:  # of the last, nothing was done
+                            log.begun[-1] = begun
+                        else:
+                            log.begun.append(begun)
                         note_id, note_ran = log.ids.append, log.ran.append
                 due_ms = delivery.due_ms or message.life_ms
                 if started_s:
