@@ -182,7 +182,7 @@ def _put_lines(
     from ..deliver.backfill import Backfill
 
     store, name = opened.store, "standard input" if file == "-" else file
-    if ledger.record is None or repeat:
+    if ledger.record is None or (repeat and ledger.record.complete):
         ledger.write(FileRecord(name, "", "", total, 0, store.now_ms()))
     start = ledger.record
     assert start is not None

@@ -185,3 +185,23 @@ def test_a_command_that_ends_early_says_how_to_go_on(
     code, _, said = enqueue("lines.jsonl")
     assert code != 0 and "500 of 1,200 lines are enqueued; the same command goes on after these" in said
     assert enqueue("lines.jsonl")[1]["before"] == 500
+
+
+def test_a_repetition_that_ends_early_goes_on_where_it_stood(
+    store: SqliteStore, enqueue: Enqueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write([{"task": "a"}] * 1200)
+    assert enqueue("lines.jsonl")[1]["enqueued"] == 1200
+    put, calls = SqliteStore.put, 0
+
+    def once(self: SqliteStore, drafts: Sequence[Draft], **words: Any) -> list[PutResult]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise StoreUnavailable("it is out")
+        return put(self, drafts, **words)
+
+    monkeypatch.setattr(SqliteStore, "put", once)
+    assert enqueue("lines.jsonl", "--again")[0] != 0
+    assert enqueue("lines.jsonl", "--again")[1]["before"] == 500
+    assert bodies(store).total() == 2400
