@@ -27,7 +27,7 @@ WAITS = "waits"
 REWRITE_MS = RENEW_S * 900  # ms after which a worker records again, in the cell RELEASES, that its release is alive
 FORGOTTEN_MS = 7 * 24 * 3_600_000  # ms for which a release stays known after its last worker ended
 WRITTEN_AGAIN_MS = 24 * 3_600_000  # ms after which a worker writes the tasks of its release again, before they expire
-RELEASES_MAX = 64
+RELEASES_MAX = 64  # and those of living workers, of which there may be more
 WAITS_MAX = 200
 WAITED_MS = 3_600_000  # ms for which a task stays listed after its last message was deferred
 NAMED_AGAIN_MS = 60_000
@@ -81,7 +81,8 @@ class Teller:
             if now_ms - times.get(digest, -FORGOTTEN_MS) < REWRITE_MS:
                 return
             times[digest] = now_ms
-            if _write(self._store, RELEASES, cell, _newest(times, now_ms - FORGOTTEN_MS, RELEASES_MAX)):
+            alive = sum(at_ms >= now_ms - GONE_MS for at_ms in times.values())
+            if _write(self._store, RELEASES, cell, _newest(times, now_ms - FORGOTTEN_MS, max(RELEASES_MAX, alive))):
                 return
 
 

@@ -265,6 +265,23 @@ def test_workers_of_one_release_tell_it_once_in_a_while() -> None:
     assert len(set(versions)) == 2, "one of five workers each 4.5 s"
 
 
+def test_no_living_release_is_forgotten_however_many_there_are() -> None:
+    app, clock = App("memory://"), ManualClock()
+    store = MemoryStore(clock_ms=clock.now_ms)
+
+    @app.task(name="push")
+    def push(id: int) -> None: ...
+
+    Teller(store).tell(release_of(["gone"], app.tasks))
+    clock.advance("1m")
+    queues = [f"q{n}" for n in range(80)]
+    for queue in queues:
+        Teller(store).tell(release_of([queue], app.tasks))
+    knowledge = Knowledge(store)
+    knowledge.read()
+    assert {queue for release in knowledge._releases.values() for queue in release.queues} == {*queues}
+
+
 def test_cells_altered_by_hand_are_written_anew() -> None:
     app = App("memory://")
     release, teller = release_of(["a"], app.tasks), Teller(app.store)
