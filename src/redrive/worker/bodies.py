@@ -4,6 +4,7 @@ memory, not of all claimed ones, and a body that kills its reader counts as a cr
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..task import TaskSpec
 
 READERS = 8  # number of blobs that one worker reads concurrently for async handlers
+LATE_S = 30.0  # seconds for which a message waits for a read before its run; it is then put off
 READ_MAX = 8  # bodies read before their runs that may wait in memory for the store thread
 
 
@@ -98,7 +100,7 @@ class BlobReads:
     ) -> None:
         self._needs, self._tasks, self._nudge = needs, tasks, nudge
         self._waiting: SimpleQueue[Execution | None] = SimpleQueue()
-        self._reading: set[Execution] = set()
+        self._reading: dict[Execution, float] = {}  # and when, by time.monotonic(), they began to wait
         self.read: deque[Execution] = deque()  # those whose bodies were read, until `taken`
         self._lock = threading.Lock()  # so that a failure finds all messages of a batch waiting
         self._room = threading.Semaphore(READ_MAX)
@@ -111,24 +113,39 @@ class BlobReads:
         reading = [execution for execution, message in messages if message.content == BLOB and self._needs(message)]
         if not reading or not self._has_thread():
             return executions
-        self._reading.update(reading)
+        self._reading.update(dict.fromkeys(reading, time.monotonic()))
         with self._lock:
             for execution in reading:
                 self._waiting.put(execution)
         return [execution for execution in executions if execution not in self._reading]
 
+    @property
+    def has_some(self) -> bool:
+        """True if `taken` would return some."""
+        return bool(self.read) or bool(self._late())
+
     def taken(self) -> list[Execution]:
-        """Return the executions whose bodies were read since the last call; those that were withdrawn are left out."""
+        """Return the executions whose bodies were read since the last call, and those that have waited for LATE_S,
+        which are put off: a read that hangs may never end. Those that were withdrawn are left out."""
         read = [self.read.popleft() for _ in range(len(self.read))]
         for _ in read:
             self._room.release()
-        taken = [execution for execution in read if execution in self._reading]
-        self._reading.difference_update(taken)
+        taken = [execution for execution in read if self._reading.pop(execution, None) is not None]
+        for execution in self._late():
+            del self._reading[execution]
+            message = execution.delivery.message
+            execution.fetched = Fetched(signals=Signals(unfetched=f"its body was not read within {LATE_S:g} s"))
+            _report(message, self._tasks[message.task], f"the body of {message.id} was not read within {LATE_S:g} s")
+            taken.append(execution)
         return taken
+
+    def _late(self) -> list[Execution]:
+        until_s = time.monotonic() - LATE_S
+        return [execution for execution, began_s in self._reading.items() if began_s <= until_s]
 
     def withdraw(self) -> Sequence[Execution]:
         """Forget the executions whose bodies are not taken yet, and return them for the worker to release them."""
-        reading, self._reading = self._reading, set()
+        reading, self._reading = self._reading, {}
         return [*reading]
 
     def close(self) -> None:

@@ -111,7 +111,7 @@ class StoreLoop:
         if self.draining:
             self._release_unstarted()
             self._store.quiesce()
-        if self._blob_reads is not None and self._blob_reads.read:
+        if self._blob_reads is not None and self._blob_reads.has_some:
             self._take_read(self._blob_reads)
         self._decide_finished()
         self._tend()

@@ -46,6 +46,7 @@ from redrive.store import Store, Traits
 from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqlite.store import SqliteStore
 from redrive.testing.clock import ManualClock
+from redrive.worker import bodies as reading
 from redrive.worker.bodies import READ_MAX
 
 AT_ONCE = Retry(max_attempts=3, backoff=Backoff.fixed(0))
@@ -861,6 +862,25 @@ def test_while_a_body_is_read_for_a_key_or_a_cost_leases_are_renewed_and_others_
     finally:
         stuck.go.set()
     assert keyed.app.counts().ready == 0
+
+
+def test_a_body_whose_read_never_ends_is_put_off_and_others_run(keyed: Keyed, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LATE_S", 0.2)
+    ref = keyed.app.tasks["once"].enqueue(BIG)
+    stuck, heard = keyed.on(Stuck), Heard(keyed.app)
+
+    async def main() -> None:
+        async with keyed.app.worker(concurrency=1, lease="1s"):
+            await until(lambda: "held" in heard.outcomes)
+            await keyed.app.tasks["plain"].aenqueue("small")
+            await until(lambda: keyed.got == ["small"])
+
+    try:
+        asyncio.run(main())
+    finally:
+        stuck.go.set()
+    left = stored(keyed.app, ref.id)
+    assert (left.lane, left.attempt, left.crashes) == (Lane.READY, 0, 0)
 
 
 def test_messages_whose_keys_and_costs_need_their_bodies_run_once_each(keyed: Keyed) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from ...decide import Signals
 from ...message import BLOB
 from ...run_context import enter
 from ..bodies import READERS, TIMED_OUT, Fetched, fetch, take
@@ -82,6 +83,8 @@ class TaskExecutor:
             if execution.cause != "timeout":
                 raise
             return TIMED_OUT
+        except RuntimeError as error:  # there are too many threads in the process or the container
+            return Fetched(signals=Signals(unfetched=str(error)))
 
     def _done(self, execution: Execution) -> None:
         execution.finished_s = time.monotonic()
