@@ -101,7 +101,7 @@ def _seen(
     }
     if wanted:
         for at, found in zip(wanted.values(), store.find([*wanted]), strict=True):
-            message = found or _edited(store, parts[at][0])
+            message = found or (_edited(store, parts[at][0]) if counts[at].died else None)
             if message is not None and message.lane is Lane.DONE and message.result is not None:
                 read[at] = replace(read[at], result=message.result)
             elif _is_waived(counts[at]):
