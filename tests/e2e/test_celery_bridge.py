@@ -20,7 +20,7 @@ from celery import Celery
 from redis import Redis
 from tests.support.servers import RedisServer
 
-from redrive import App, context
+from redrive import App, Idempotency, context
 from redrive.contrib.celery import CeleryBridge
 from redrive.contrib.celery import bridge as module
 from redrive.errors import ConfigError
@@ -143,6 +143,40 @@ def test_what_cannot_run_here_is_dead_whole_and_says_why(world: World) -> None:
     assert all(message.reason == "rejected" and message.queue == "celery" for message in dead)
     assert world.bridge.run(burst=True).taken == 0
     assert world.ran == []
+
+
+@pytest.mark.parametrize("name", ["once", "gathered"])
+def test_a_task_that_could_not_enqueue_what_follows_it_is_refused_with_a_link_or_a_chain(
+    world: World, name: str
+) -> None:
+    stored_or_gathered(world)
+    (world.sig(f"shop.{name}", 1) | world.sig("shop.add")).apply_async()
+    world.sig(f"shop.{name}", 1).apply_async(link=world.sig("shop.add"))
+    world.sig("shop.add", 1).apply_async(link=world.sig(f"shop.{name}", link=[world.sig("shop.add")]))
+    world.sig(f"shop.{name}", 2).apply_async()
+    assert not_bridged(world, name) == 3
+    assert world.ran == [(name, 2)]
+
+
+def stored_or_gathered(world: World) -> None:
+    @world.app.task(name="shop.once", idempotency=Idempotency(key=str))
+    def once(x: int) -> int:
+        world.ran.append(("once", x))
+        return x
+
+    @world.app.task(name="shop.gathered", gather=10)
+    def gathered(x: list[int]) -> list[int]:
+        world.ran.extend(("gathered", one) for one in x)
+        return x
+
+
+def not_bridged(world: World, name: str) -> int:
+    """Move and run all; return how many messages are parked because of what follows this task."""
+    world.bridge.run(burst=True)
+    world.work()
+    texts = [message.faults[-1].text for message in world.app.store.peek(Lane.DEAD).messages]
+    assert all(f"task 'shop.{name}' has a link or a chain" in text for text in texts), texts
+    return len(texts)
 
 
 def test_a_parked_message_is_translated_again_when_it_is_redriven(world: World) -> None:

@@ -300,6 +300,11 @@ def _check_next(app: App, task: Any, then: Next, now: datetime) -> None:
             f"task {task.name!r} has a link or a chain, and idempotency=: a stored result runs no handler, so nothing "
             "would be enqueued after it"
         )
+    if task.gather is not None:
+        raise CeleryUnsupported(
+            f"task {task.name!r} has a link or a chain, and gather=: one call runs for many messages, so nothing would "
+            "be enqueued after each"
+        )
     if app.store.box is not None:
         raise CeleryUnsupported(f"task {task.name!r} has a link or a chain, whose arguments could not be encrypted")
     for signature in (*then.callbacks, *then.chain):
