@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from redis import Redis
 from tests.support.servers import RedisServer
 
-from redrive import App, Backoff, Context, Retry
+from redrive import App, Backoff, Context, Idempotency, Retry
 from redrive.contrib.celery import CeleryBridge, translation
 from redrive.contrib.celery import bridge as module
 from redrive.message import Lane
@@ -370,6 +370,37 @@ def test_a_canvas_that_could_not_go_on_here_is_refused_before_anything_runs(
     assert shop.bridge.run(burst=True).parked == 1
     [dead] = shop.app.store.peek(Lane.DEAD).messages
     assert why in dead.faults[-1].text
+
+
+@pytest.mark.parametrize("name", ["once", "gathered"])
+@pytest.mark.parametrize(
+    ("canvas", "refused"),
+    [
+        (lambda s, odd: s("a") | odd | s("c"), True),
+        (lambda s, odd: s("a", link=s("b") | odd | s("c")), True),
+        (lambda s, odd: s("a") | group(s("b"), odd | s("c")), True),
+        (lambda s, odd: s("a") | group(s("b"), s("c")) | odd | s("x"), True),
+        (lambda s, odd: chord([s("a"), s("b") | odd | s("c")], s("total")), True),
+        (lambda s, odd: chord([s("a")], odd) | s("x"), True),
+        (lambda s, odd: s("a") | s("b") | odd, False),
+        (lambda s, odd: s("a") | group(odd, s("b")) | s("total"), False),
+        (lambda s, odd: chord([s("a"), s("b") | odd], odd), False),
+    ],
+)
+def test_a_step_that_cannot_enqueue_what_follows_is_refused_wherever_it_is(
+    shop: Shop, canvas: Callable[..., Any], refused: bool, name: str
+) -> None:
+    @shop.app.task(name="shop.once", idempotency=Idempotency(key=str))
+    def once(x: Any) -> None: ...
+
+    @shop.app.task(name="shop.gathered", gather=10)
+    def gathered(x: list[Any]) -> None: ...
+
+    canvas(shop.sig, shop.sig(name)).apply_async()
+    moved = shop.bridge.run(burst=True)
+    texts = [message.faults[-1].text for message in shop.app.store.peek(Lane.DEAD).messages]
+    assert moved.parked == len(texts) and (moved.parked > 0) == refused, texts
+    assert all(f"task 'shop.{name}' has a link or a chain" in text for text in texts), texts
 
 
 # -- kills

@@ -291,9 +291,10 @@ def _check_errbacks(task: Any, errbacks: Sequence[Signature]) -> None:
             )
 
 
-def _check_next(app: App, task: Any, then: Next, now: datetime) -> None:
-    """Raise CeleryUnsupported if the tasks after this one could not be enqueued once it is done."""
-    if not then:
+def _check_next(app: App, task: Any, then: Next, now: datetime, *, followed: bool = False) -> None:
+    """Raise CeleryUnsupported if the tasks after this one could not be enqueued once it is done. `followed`: tasks that
+    are not in `then` run after it, too."""
+    if not then and not followed:
         return
     if task.idempotency is not None:
         raise CeleryUnsupported(
@@ -307,12 +308,19 @@ def _check_next(app: App, task: Any, then: Next, now: datetime) -> None:
         )
     if app.store.box is not None:
         raise CeleryUnsupported(f"task {task.name!r} has a link or a chain, whose arguments could not be encrypted")
-    for signature in (*then.callbacks, *then.chain):
+    _check_all(app, then, now)
+
+
+def _check_all(app: App, then: Next, now: datetime) -> None:
+    for signature in then.callbacks:
         _check_signature(app, signature, now)
+    for n, signature in enumerate(then.chain):  # its last step is the first here
+        _check_signature(app, signature, now, followed=n > 0)
 
 
-def _check_signature(app: App, signature: Signature, now: datetime) -> None:
-    """Raise CeleryUnsupported if this task, chain, group or chord could not be enqueued."""
+def _check_signature(app: App, signature: Signature, now: datetime, *, followed: bool = False) -> None:
+    """Raise CeleryUnsupported if this task, chain, group or chord could not be enqueued, or not what runs after it if
+    it is `followed` by the next step of a chain."""
     name, options = signature.task, signature.options
     if unknown := sorted(name for name, value in options.items() if value and name not in _IGNORED | _HEEDED):
         raise CeleryUnsupported(f"a link, a chain or a chord leads to {name!r} with unknown options: {unknown}")
@@ -320,25 +328,27 @@ def _check_signature(app: App, signature: Signature, now: datetime) -> None:
         for time in TIMES:
             when(options.get(time), now)
         links, errbacks = signatures(options.get("link")), signatures(options.get("link_error"))
-        inner: Sequence[Signature]
+        then, inner = Next(links, signatures(options.get("chain"))), list[tuple[Signature, bool]]()
+        goes_on = followed or bool(then.chain)
         match signature.subtask_type:
             case None:
                 task = _task(app, name)
                 _check_errbacks(task, errbacks)
-                inner = (*links, *signatures(options.get("chain")))
-                return _check_next(app, task, Next(inner), now)
+                return _check_next(app, task, then, now, followed=followed)
             case "chain":
-                inner = steps_of(signature)
+                steps = steps_of(signature)
+                inner = [*((step, True) for step in steps[:-1]), *((step, goes_on) for step in steps[-1:])]
             case "group":
-                inner = tasks_of(signature)
+                inner = [(task, goes_on) for task in tasks_of(signature)]
             case "chord" if not signature.kwargs.get("kwargs"):
-                inner = [*header_of(signature), body_of(signature)]
+                inner = [*((task, False) for task in header_of(signature)), (body_of(signature), goes_on)]
             case _:
                 raise CeleryUnsupported(f"a link, a chain or a chord leads to a {signature.subtask_type} ({name!r})")
         errors = {"link_error": options.get("link_error")}
-        inner = [linked(one, errors) for one in inner] if signature.subtask_type != "chord" else inner
-        for one in (*inner, *links, *signatures(options.get("chain"))):
-            _check_signature(app, one, now)
+        for one, more in inner:
+            one = linked(one, errors) if signature.subtask_type != "chord" else one
+            _check_signature(app, one, now, followed=more)
+        _check_all(app, then, now)
     except ODD as error:
         raise CeleryUnsupported(f"a link, a chain or a chord leads to {name!r} with odd options: {error}") from None
 
