@@ -29,6 +29,7 @@ from redrive import App
 from redrive.contrib.starlette import lifespan
 from redrive.events import Event, Notice
 from redrive.stores.sqlite.store import SqliteStore
+from redrive.testing.sqs import SqsServer
 
 SITE = EXAMPLES / "django_site"
 PATIENCE_S = 60.0
@@ -344,6 +345,44 @@ def test_django_tasks_run_sync_and_async_with_their_arguments_and_results(site: 
         """,
     )
     assert found == [{"sum": 3, "pair": [1, 2]}, 15, "SUCCESSFUL", [1], {"b": 2, "c": [3]}, 1, True]
+
+
+def test_django_finds_the_result_of_a_task_whose_arguments_lie_in_blob_storage(site: Path) -> None:
+    with (site / "settings.py").open("a") as file:
+        file.write(f"import os\nos.environ['REDRIVE_BLOBS'] = 'file://{site}/blobs'\n")
+    [id, *waiting] = shell(
+        site,
+        """
+        made = add.enqueue("x" * 300_000, b="y")
+        found = add.get_result(made.id)
+        print(json.dumps([made.id, found.status, found.args == made.args, found.kwargs]))
+        """,
+    )
+    assert waiting == ["READY", True, {"b": "y"}]
+    work(site)
+    find = f"found = add.get_result({id!r}); print(json.dumps([found.status, len(found.return_value['sum'])]))"
+    assert shell(site, find) == ["SUCCESSFUL", 300_001]
+    gone = shell(site, "print(json.dumps(add.enqueue('x' * 300_000).id))")
+    [blob] = site.glob(f"blobs/*/{gone}.*")
+    blob.unlink()
+    find = f"found = add.get_result({gone!r}); print(json.dumps([found.status, found.args, found.kwargs]))"
+    assert shell(site, find) == ["READY", [], {}]
+
+
+def test_django_finds_a_task_that_waits_on_sqs_without_its_arguments(site: Path) -> None:
+    with SqsServer() as server:
+        settings = site / "settings.py"
+        url = f"sqs://eu-central-1/shop?endpoint={server.url}&create=true&track=true&cells=sqlite:///{site}/cells.db"
+        settings.write_text(settings.read_text().replace("sqlite:///work.db", url))
+        found = shell(
+            site,
+            """
+            made = add.enqueue(1)
+            found = add.get_result(made.id)
+            print(json.dumps([found.status, found.args, found.kwargs, found.id == made.id]))
+            """,
+        )
+    assert found == ["READY", [], {}, True]
 
 
 def test_a_django_task_that_fails_is_tried_again_and_failed_when_it_is_dead(site: Path) -> None:

@@ -111,13 +111,14 @@ class RedriveBackend(BaseTaskBackend):
     def get_result(self, result_id: str) -> Any:
         """Return the result of the task with this id.
 
-        Raises TaskResultDoesNotExist once the task is done and `keep_result` is over.
+        Its arguments are empty if they cannot be read, as while it waits on SQS. Raises TaskResultDoesNotExist once the
+        task is done and `keep_result` is over, and BlobsUnavailable.
         """
         message = self.home.app.job(result_id)
         task = None if message is None else self.home.task(message.task)
         if message is None or task is None:
             raise TaskResultDoesNotExist(result_id)
-        return result_of(message, task, self.alias)
+        return result_of(self.home.app, message, task, self.alias)
 
 
 class _Home:

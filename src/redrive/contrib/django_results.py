@@ -11,6 +11,8 @@ import django.conf
 import msgspec
 from django.utils import timezone
 
+from ..app import App
+from ..errors import Unreadable
 from ..message import Lane, Message
 
 if django.VERSION >= (6, 0):
@@ -75,14 +77,18 @@ def running(message: Message, task: Any, alias: str, args: list[Any], kwargs: di
     return _result(message, task, alias, args, kwargs, TaskResultStatus.RUNNING, started_at=now, attempted_at=now)
 
 
-def result_of(message: Message, task: Any, alias: str) -> Any:
-    """Return Django's result of a task from its stored message.
+def result_of(app: App, message: Message, task: Any, alias: str) -> Any:
+    """Return Django's result of a task from its stored message; without arguments if these cannot be read.
 
     The start of a run is not stored: `started_at` is None, and `last_attempted_at` is the end of the last failure.
+    Raises BlobsUnavailable.
     """
     cancelled = message.lane is Lane.DONE and message.reason == "cancelled"
     status = TaskResultStatus.FAILED if cancelled else _STATUS[message.lane]
-    body = msgspec.json.decode(message.body, type=_TaskBody)
+    try:
+        body = msgspec.json.decode(app.body(message), type=_TaskBody)
+    except (Unreadable, msgspec.DecodeError):  # such as that of a message that waits on SQS, which is empty
+        body = _TaskBody([], {})
     failed_at = _time(message.faults[-1].at_ms) if message.faults else None
     result = _result(message, task, alias, body.args, body.kwargs, status, started_at=None, attempted_at=failed_at)
     if status is TaskResultStatus.SUCCESSFUL and message.result is not None:
