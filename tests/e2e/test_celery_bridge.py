@@ -44,7 +44,7 @@ class World:
         self.bridge = self.port()
         self.app = self.bridge.app
 
-    def port(self, broker: str | None = None) -> CeleryBridge:
+    def port(self, broker: str | None = None, **options: Any) -> CeleryBridge:
         """A bridge as another process has it: it knows no more than the broker and the store do."""
         app = App(f"sqlite:///{self._path}")
 
@@ -60,7 +60,8 @@ class World:
         def keep(price: Decimal, at: datetime, id: UUID, raw: bytes) -> None:
             self.ran.append((price, at, id, raw, context().message.headers["tenant"]))
 
-        self._bridges.append(CeleryBridge(app, broker or self.url, queues=["celery"] if broker else [self.queue]))
+        queues = ["celery"] if broker else [self.queue]
+        self._bridges.append(CeleryBridge(app, broker or self.url, queues=queues, **options))
         return self._bridges[-1]
 
     def sig(self, name: str, *args: Any, **options: Any) -> Any:
@@ -101,6 +102,18 @@ def test_a_task_comes_over_with_its_arguments_times_and_ids(world: World) -> Non
     assert later.headers["celery-retries"] == "2" and later.headers["celery-parent"] == "parent"
     world.app.run_worker(burst=True)
     assert world.ran == [(price, at, id, raw, "acme")]
+
+
+@pytest.mark.parametrize("options", [{}, {"sep": ":"}])
+def test_all_priorities_come_over_whatever_steps_and_separator_kombu_has(world: World, options: dict[str, str]) -> None:
+    world.celery.conf.broker_transport_options = {"priority_steps": list(range(10)), **options}
+    for priority in (9, 4, 1, 0):
+        world.celery.send_task("shop.add", (priority,), priority=priority)
+    bridge = world.port(**options)
+    assert bridge.run(burst=True).taken == 4
+    world.work()
+    assert sorted(world.ran) == [(n, 1) for n in (0, 1, 4, 9)]
+    assert [key for key in world.redis.keys(f"*{world.queue}*") if b"binding" not in key] == []
 
 
 def test_links_and_chains_go_on_with_the_results(world: World) -> None:

@@ -50,9 +50,9 @@ class CeleryBridge:
     """Moves the messages of Celery's queues to the app's tasks of the same names. Declare one beside the app.
 
     `broker`: `redis://HOST:PORT/DB`, `rediss://`, `redis+unix:///PATH`, or `sqs://REGION`. `queues` are Celery's;
-    each message goes to the queue of its task here. `prefix` is kombu's `global_keyprefix` on Redis. A chord
-    becomes a batch, whose size is in Celery's result backend: `results` is its URL, on Redis, `results_prefix` its
-    `global_keyprefix`. What cannot be run here is dead in the queue `parked`, whole and with the reason: pickled or
+    each message goes to the queue of its task here. `prefix` is kombu's `global_keyprefix` on Redis, `sep` its `sep`.
+    A chord becomes a batch, whose size is in Celery's result backend: `results` is its URL, on Redis, `results_prefix`
+    its `global_keyprefix`. What cannot be run here is dead in the queue `parked`, whole and with the reason: pickled or
     compressed bodies, protocol 1, unknown tasks, arguments that do not fit, chords without `results`, a `link_error`
     that the task does not have as its `on_dead`. A redrive translates such a message again.
 
@@ -77,6 +77,7 @@ class CeleryBridge:
         *,
         queues: Sequence[str] = ("celery",),
         prefix: str = "",
+        sep: str = "\x06\x16",
         results: str | None = None,
         results_prefix: str = "",
         parked: str = "celery",
@@ -86,7 +87,7 @@ class CeleryBridge:
         if isinstance(queues, str) or not queues:
             raise ConfigError(f"queues={queues!r}: expected Celery's queues in a list, such as ['celery']")
         self.app, self.queues, self.parked = app, list(queues), parked
-        self._broker, self._prefix = broker, prefix
+        self._broker, self._prefix, self._sep = broker, prefix, sep
         self._key_for_s, self._poll_s = seconds(key_for, "key_for"), seconds(poll, "poll")
         self._source: BrokerSource | None = None
         scheme = broker.partition("://")[0].partition("+")[0]
@@ -114,7 +115,7 @@ class CeleryBridge:
             else:
                 from .redis_queue import RedisQueues
 
-                self._source = RedisQueues(self._broker, prefix=self._prefix)
+                self._source = RedisQueues(self._broker, prefix=self._prefix, sep=self._sep)
         return self._source
 
     def run(self, *, burst: bool = False, stop: threading.Event | None = None) -> Moved:

@@ -17,8 +17,7 @@ from typing import Any
 from ...errors import ConfigError
 from .source import Taken
 
-SEPARATOR = "\x06\x16"  # kombu's separator between a queue and a priority
-PRIORITIES = (0, 3, 6, 9)  # kombu's default `priority_steps`; 0 is served first
+PRIORITIES = range(10)  # all that kombu's `priority_steps` can have (0, 3, 6, 9 by default); 0 is served first
 HELD, HELD_SINCE = "unacked", "unacked_index"  # kombu's keys for messages that a worker popped and has not acknowledged
 HELD_MAX = 1000  # entries of that index that are read at once
 
@@ -42,15 +41,16 @@ return redis.call('HDEL', KEYS[1], ARGV[1])
 
 
 class RedisQueues:
-    """The queues of one Redis broker. `prefix` is kombu's `global_keyprefix`."""
+    """The queues of one Redis broker. `prefix` is kombu's `global_keyprefix`, `sep` what it has between a queue and a
+    priority."""
 
-    def __init__(self, url: str, *, prefix: str = "") -> None:
-        self._link, self._prefix = session(url), prefix
+    def __init__(self, url: str, *, prefix: str, sep: str) -> None:
+        self._link, self._prefix, self._sep = session(url), prefix, sep
         self.where: Any = self._link.where
 
     def take(self, queue: str, most: int) -> list[Taken]:
         """Move messages of the queue to the list of taken ones; return the oldest of that list, at most `most`."""
-        lists = [f"{queue}{SEPARATOR}{n}" if n else queue for n in PRIORITIES]
+        lists = [f"{queue}{self._sep}{n}" if n else queue for n in PRIORITIES]
         keys = [self._key(name) for name in (_taken_key(queue), *lists)]
         raws = self._link.command("EVAL", _TAKE, len(keys), *keys, most)
         return [Taken(raw, raw) for raw in reversed(raws)]
