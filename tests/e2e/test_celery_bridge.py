@@ -331,6 +331,44 @@ def test_what_a_killed_celery_worker_held_is_taken_over(world: World, tmp_path: 
     assert world.bridge.take_held(0) == 0
 
 
+@pytest.mark.parametrize("options", [{}, {"sep": ":"}])
+def test_held_messages_are_taken_over_whatever_their_routing_keys_and_the_others_are_named(
+    world: World, caplog: pytest.LogCaptureFixture, options: dict[str, str]
+) -> None:
+    """kombu names the exchange and the routing key of a held message, which only by default are its queue's name."""
+    other, prefix = f"other{world.queue}", f"{world.queue}-"
+    routes = [
+        {"exchange": "direct", "routing_key": "media.video"},
+        {"exchange": "topic", "routing_key": "feed.import.rss"},
+        {"exchange": "direct", "routing_key": "media.audio"},
+        {"queue": world.queue},
+    ]
+    world.celery.conf.broker_transport_options = {"global_keyprefix": prefix, **options}
+    with world.celery.connection_for_write() as link:
+        held = link.channel()
+        for exchange, key, queue in (
+            ("direct", "media.video", world.queue),
+            ("topic", "feed.#", world.queue),
+            ("direct", "media.audio", other),
+        ):
+            held.exchange_declare(exchange, type=exchange)
+            held.queue_declare(queue)
+            held.queue_bind(queue, exchange, key)
+        for n, route in enumerate(routes):
+            world.celery.send_task("shop.add", (n,), connection=link, **route)
+        for queue in (world.queue, other):
+            while held.basic_get(queue) is not None:
+                pass
+        assert world.redis.hlen(f"{prefix}unacked") == len(routes)
+        bridge = world.port(prefix=prefix, **options)
+        assert bridge.take_held(0) == 3
+        assert bridge.run(burst=True).taken == 3
+        world.work()
+        assert sorted(world.ran) == [(0, 1), (1, 1), (3, 1)]
+        assert "1 held messages of other queues are left; their routing keys: 'media.audio'" in caplog.text
+        assert world.redis.hlen(f"{prefix}unacked") == 1
+
+
 # -- SQS
 
 

@@ -10,7 +10,9 @@ the store refuses move to `redrive:celery:QUEUE:refused`.
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +22,9 @@ from .source import Taken
 PRIORITIES = range(10)  # all that kombu's `priority_steps` can have (0, 3, 6, 9 by default); 0 is served first
 HELD, HELD_SINCE = "unacked", "unacked_index"  # kombu's keys for messages that a worker popped and has not acknowledged
 HELD_MAX = 1000  # entries of that index that are read at once
+BINDINGS = "_kombu.binding."  # with an exchange's name: kombu's key for the queues bound to it
+NAMED_MAX = 20  # routing keys that a warning names
+log: logging.Logger = logging.getLogger("redrive.celery")
 
 _TAKE = """
 local left = tonumber(ARGV[1]) - redis.call('LLEN', KEYS[1])
@@ -42,7 +47,7 @@ return redis.call('HDEL', KEYS[1], ARGV[1])
 
 class RedisQueues:
     """The queues of one Redis broker. `prefix` is kombu's `global_keyprefix`, `sep` what it has between a queue and a
-    priority."""
+    priority, and in a binding."""
 
     def __init__(self, url: str, *, prefix: str, sep: str) -> None:
         self._link, self._prefix, self._sep = session(url), prefix, sep
@@ -71,22 +76,40 @@ class RedisQueues:
         return their number.
 
         Use it when workers were killed: a living one also has unacknowledged messages, running ones and those with an
-        eta. One script per message moves it to the list of taken ones.
+        eta. One script per message moves it to the list of taken ones. Logs which messages are left, as they are of
+        other queues.
         """
-        count, begin = 0, 0
+        count, begin, left = 0, 0, Counter[str]()
+        bound: dict[str, list[list[str]]] = {}
         held, since = self._key(HELD), self._key(HELD_SINCE)
         seconds, micros = self._link.command("TIME")
         until = int(seconds) + int(micros) / 1e6 - older_s
         while tags := self._link.command("ZRANGEBYSCORE", since, "-inf", repr(until), "LIMIT", begin, HELD_MAX):
             for tag in tags:
                 entry = self._link.command("HGET", held, tag)
-                payload, queue = _unpack(entry)
-                moved = 0
-                if queue in queues:
+                payload, exchange, route = _unpack(entry)
+                if exchange not in bound:
+                    bound[exchange] = self._bindings(exchange)
+                moved, queue = 0, next((name for name in _routed(bound[exchange], route) if name in queues), None)
+                if queue is not None:
                     keys = (held, since, self._key(_taken_key(queue)))
                     moved = self._link.command("EVAL", _TAKE_HELD, 3, *keys, tag, entry, payload)
+                elif entry is not None:
+                    left[route] += 1
                 count, begin = count + moved, begin + (not moved)
+        if left:
+            named = ", ".join(repr(route) for route in sorted(left)[:NAMED_MAX])
+            named += ", …" if len(left) > NAMED_MAX else ""
+            log.warning("%d held messages of other queues are left; their routing keys: %s", left.total(), named)
         return count
+
+    def _bindings(self, exchange: str) -> list[list[str]]:
+        """Return the routing key, the pattern (on a topic exchange) and the queue of each binding of an exchange."""
+        if not exchange:  # kombu's default one, where the routing key is the queue
+            return []
+        written = self._link.command("SMEMBERS", self._key(BINDINGS + exchange))
+        parts = [each.decode(errors="replace").split(self._sep) for each in written]
+        return [each for each in parts if len(each) == 3]
 
     def close(self) -> None:
         self._link.close()
@@ -111,10 +134,17 @@ def _taken_key(queue: str) -> str:
     return f"redrive:celery:{queue}:taken"
 
 
-def _unpack(entry: bytes | None) -> tuple[str, str]:
-    """Return the message in an entry of kombu's hash, and its queue; two empty texts if the entry cannot be read."""
+def _unpack(entry: bytes | None) -> tuple[str, str, str]:
+    """Return the message in an entry of kombu's hash, its exchange and its routing key; three empty texts if the entry
+    cannot be read."""
     try:
-        payload, _exchange, queue = json.loads(entry or b"")
+        payload, exchange, route = json.loads(entry or b"")
     except (ValueError, TypeError):
-        return "", ""
-    return json.dumps(payload), str(queue)
+        return "", "", ""
+    return json.dumps(payload), str(exchange or ""), str(route)
+
+
+def _routed(bindings: Sequence[Sequence[str]], route: str) -> list[str]:
+    """Return the queues to which kombu delivers a message with this routing key; without one, that of the same name."""
+    found = [queue for key, pattern, queue in bindings if key == route or (pattern and re.match(pattern, route))]
+    return found or [route]
