@@ -45,7 +45,7 @@ def test_an_encoded_password_is_read_as_it_was_and_never_shown(engine: str, seed
 def test_a_raw_password_is_read_whole_or_refused_and_never_shown(engine: str, seed: int) -> None:
     for password in passwords(seed):
         url = f"{engine}://ann:{password}@db.example:5433/work"
-        hidden = parts_of(password)
+        hidden = [part for part in parts_of(password) if part not in url.replace(password, "")]
         assert not [part for part in hidden if part in shown(url)]
         told, hosts = outcome(url)
         assert not [part for part in hidden if part in told]

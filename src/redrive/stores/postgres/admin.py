@@ -68,8 +68,12 @@ class PostgresAdmin(PostgresDatabase):
                 sent_s = time.monotonic()
                 ((server_ms,),) = self._st.rows(c, "time")
                 self._link.saw_clock(server_ms, sent_s)
-            if isinstance(verdict, Edit):  # a due time that is past comes to another queue, or back: below its floor
-                now_ms, to = self.now_ms(), [verdict.to_of(at).due_ms for at in range(len(handles))]
+            if isinstance(verdict, Edit | Postpone):  # a due time that is past may lie below the floor of its queue
+                now_ms = self.now_ms()
+                if isinstance(verdict, Postpone):
+                    to: Sequence[int | None] = verdict.dues_ms
+                else:
+                    to = [verdict.to_of(at).due_ms for at in range(len(handles))]
                 moved = [(handle, due_ms) for handle, due_ms, done in zip(handles, to, words, strict=True) if done]
                 dues = {handle.due_ms if due_ms is None else due_ms for handle, due_ms in moved}
                 for queue in [*wakes] if dues else ():
