@@ -9,6 +9,7 @@ import time
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from msgspec.structs import replace
@@ -36,6 +37,7 @@ from redrive.stores.memory.store import MemoryStore
 from redrive.stores.sqs.client import Sqs
 from redrive.stores.sqs.store import SqsStore
 from redrive.testing.clock import ManualClock
+from redrive.testing.sqs import server
 
 
 class Cells:
@@ -392,16 +394,23 @@ def buffered(world: World, *, cells: Cells | None, name: str = "default") -> tup
     store, other = (SqsStore(f"{url}&poll={s}", clock_ms=world.clock, cells=cells) for s in (5, 0))
     world.stores += [store, other]
     store.sqs_queues.of(name)
-    assert not claim(store, 1, queue=name)
-    put(other, queue=name, group="g")
-    polled(store)
+    with patch.object(server, "POLL_CAP_S", 60.0):  # the poll must not end before the message comes
+        assert not claim(store, 1, queue=name)
+        while not polling(store):
+            time.sleep(0.001)
+        put(other, queue=name, group="g")
+        polled(store)
     return store, other
+
+
+def polling(store: SqsStore) -> bool:
+    return any(inbox.flying for inbox in store._receivers._inboxes.values())
 
 
 def polled(store: SqsStore) -> None:
     """Wait until no poll is open."""
     end_s = time.monotonic() + 20
-    while any(inbox.flying for inbox in store._receivers._inboxes.values()) and time.monotonic() < end_s:
+    while polling(store) and time.monotonic() < end_s:
         time.sleep(0.01)
 
 
