@@ -110,7 +110,7 @@ def test_a_breaker_over_all_keys_spares_those_with_too_few_calls(app: App) -> No
             await until(lambda: "breaker_opened" in heard.notices)
             await asyncio.sleep(0.5)
             down = False
-            await until(lambda: app.counts().ready + app.counts().scheduled + app.counts().leased == 0)
+            await until(lambda: (at := app.counts()).ready + at.scheduled + at.leased == 0)
 
     asyncio.run(main())
     assert calls["down"] < KEYS / 2
@@ -132,7 +132,7 @@ def test_sick_keys_do_not_open_the_breaker_over_all(app: App) -> None:
     async def main() -> None:
         await app.aenqueue_many([call.using(group=group).draft(group) for group in GROUPS])
         async with app.worker(concurrency=20):
-            await until(lambda: app.counts().ready + app.counts().scheduled + app.counts().leased == 0)
+            await until(lambda: (at := app.counts()).ready + at.scheduled + at.leased == 0)
 
     asyncio.run(main())
     assert (len(runs), app.counts().dead) == (KEYS, KEYS / 10)
