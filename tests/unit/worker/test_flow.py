@@ -58,7 +58,7 @@ async def test_an_open_breaker_spends_no_attempt_and_holds_up_no_other_task(app:
         await until(lambda: calls["other"] == 50)
         assert calls["shop"] <= before + 20
         down = False
-        await until(lambda: app.counts().ready + app.counts().scheduled + app.counts().leased == 0)
+        await until(lambda: (at := app.counts()).ready + at.scheduled + at.leased == 0)
     assert app.counts().dead == 0
     assert heard.outcomes.count("done") == 62
     assert max(fate.attempt for fate in heard.fates) <= 10
@@ -306,7 +306,7 @@ def test_what_waits_unclaimed_behind_a_breaker_is_no_part_of_what_its_policy_all
         async with app.worker():
             await until(lambda: heard.notices.count("breaker_opened") >= 4)  # for three seconds and more
             down = False
-            await until(lambda: app.counts().ready + app.counts().scheduled + app.counts().leased == 0)
+            await until(lambda: (at := app.counts()).ready + at.scheduled + at.leased == 0)
 
     asyncio.run(main())
     assert app.counts().dead == 0
