@@ -154,5 +154,5 @@ def _write(out: Path, content: dict[str, Path]) -> Packaged:
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             data = path.read_bytes()
             total += len(data)
-            archive.writestr(entry, data)
+            archive.writestr(entry, data, compresslevel=9)
     return Packaged(out.stat().st_size, total, len(content))
