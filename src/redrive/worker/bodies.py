@@ -101,7 +101,7 @@ class BlobReads:
         self._needs, self._tasks, self._nudge = needs, tasks, nudge
         self._waiting: SimpleQueue[Execution | None] = SimpleQueue()
         self._reading: dict[Execution, float] = {}  # and when, by time.monotonic(), they began to wait
-        self.read: deque[Execution] = deque()  # those whose bodies were read, until `taken`
+        self._read: deque[Execution] = deque()  # those whose bodies were read, until `taken`
         self._lock = threading.Lock()  # so that a failure finds all messages of a batch waiting
         self._room = threading.Semaphore(READ_MAX)
         self._thread: threading.Thread | None = None
@@ -119,29 +119,21 @@ class BlobReads:
                 self._waiting.put(execution)
         return [execution for execution in executions if execution not in self._reading]
 
-    @property
-    def has_some(self) -> bool:
-        """True if `taken` would return some."""
-        return bool(self.read) or bool(self._late())
-
     def taken(self) -> list[Execution]:
         """Return the executions whose bodies were read since the last call, and those that have waited for LATE_S,
         which are put off: a read that hangs may never end. Those that were withdrawn are left out."""
-        read = [self.read.popleft() for _ in range(len(self.read))]
+        read = [self._read.popleft() for _ in range(len(self._read))]
         for _ in read:
             self._room.release()
         taken = [execution for execution in read if self._reading.pop(execution, None) is not None]
-        for execution in self._late():
+        until_s = time.monotonic() - LATE_S
+        for execution in [each for each, began_s in self._reading.items() if began_s <= until_s]:
             del self._reading[execution]
             message = execution.delivery.message
             execution.fetched = Fetched(signals=Signals(unfetched=f"its body was not read within {LATE_S:g} s"))
             _report(message, self._tasks[message.task], f"the body of {message.id} was not read within {LATE_S:g} s")
             taken.append(execution)
         return taken
-
-    def _late(self) -> list[Execution]:
-        until_s = time.monotonic() - LATE_S
-        return [execution for execution, began_s in self._reading.items() if began_s <= until_s]
 
     def withdraw(self) -> Sequence[Execution]:
         """Forget the executions whose bodies are not taken yet, and return them for the worker to release them."""
@@ -180,7 +172,7 @@ class BlobReads:
                 if fetched.signals.unfetched is not None:
                     with self._lock:
                         left, down = self._waiting.qsize(), fetched
-            self.read.append(execution)
+            self._read.append(execution)
             if not self._closed:
                 self._nudge()
 

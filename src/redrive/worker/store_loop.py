@@ -111,8 +111,8 @@ class StoreLoop:
         if self.draining:
             self._release_unstarted()
             self._store.quiesce()
-        if self._blob_reads is not None and self._blob_reads.has_some:
-            self._take_read(self._blob_reads)
+        if self._blob_reads is not None and (read := self._blob_reads.taken()):
+            self._take_read(read)
         self._decide_finished()
         self._tend()
         asks = self._claims()
@@ -137,9 +137,8 @@ class StoreLoop:
             self._lapsed_by_ms = self._outage.lapsed_by_ms(self._store.now_ms())
         return self._capacity.asks(self._in_flight.counts, leaving, self._lease_ms, self._name, self._lapsed_by_ms)
 
-    def _take_read(self, reads: BlobReads) -> None:
+    def _take_read(self, executions: Sequence[Execution]) -> None:
         """Reserve the executions whose bodies were read, as far as the worker still holds them."""
-        executions = reads.taken()
         self._reserve([each for each in self._in_flight.still(executions) if not each.settling])
         for execution in executions:
             execution.fetched = None  # read again for the run, as claimed bodies would fill the memory
