@@ -365,7 +365,7 @@ class PlainStore(PlainStored):
                 k.life_ms, k.attempts_allowed, k.run = now, attempts, run
                 k.deadline_ms = k.deadline_ms if keep_deadline else None
                 k.reason = k.rested_ms = k.fatal = None
-                k.lost = k.suspect = False
+                k.lost = k.suspect = k.cancel = False
         return True
 
     def _replace(self, k: Kept, draft: Draft, now: int) -> None:
