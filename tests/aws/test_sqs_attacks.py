@@ -388,6 +388,17 @@ def test_only_the_queues_that_a_worker_leaves_are_given_back(world: World) -> No
     assert found == {kept: "store", left: "other"}
 
 
+def test_a_wait_for_a_queue_that_a_worker_left_keeps_what_it_receives(world: World) -> None:
+    """Given back and received again and again, a message would reach its dead-letter queue in a tenth of a second."""
+    store, _ = opened(world)
+    assert not claim(store)
+    store.quiesce({"default"})
+    id = put(store)
+    store.wait([ClaimRequest("default", 1, 30_000)], timeout_ms=2_000)
+    [delivery] = claim(store)
+    assert (delivery.message.id, delivery.message.fence) == (id, 1)
+
+
 def buffered(world: World, *, cells: Cells | None, name: str = "default") -> tuple[SqsStore, SqsStore]:
     """Two stores, and a message that the first has received and not claimed: its poll was open when it came."""
     url = f"sqs://eu-central-1/shop?create=true&endpoint={world.server.url}"

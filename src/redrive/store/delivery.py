@@ -99,7 +99,7 @@ class DeliveryOperations(StoreBase):
 
     def quiesce(self, queues: Collection[str] | None = None) -> None:
         """Give back the messages of these queues (None: of all queues, as the worker drains) that were received from
-        the service but not claimed, and receive no more until the next claim."""
+        the service but not claimed, and receive no more until the next claim or wait."""
 
     def on_notice(self, notify: Callable[[str, str], None]) -> None:
         """Call `notify` with a notice's name and text for problems that no call can raise, as in a store's thread."""

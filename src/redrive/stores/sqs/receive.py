@@ -51,7 +51,7 @@ class QueueInbox:
         self.room_max = 0  # the highest `room` so far: that of an idle worker
         self.room_since_s: float = math.inf  # since when there is room for which no receive has begun
         self.lease_s = 30
-        self.quiet = False  # True: until the next claim, give back messages that open polls receive
+        self.quiet = False  # True: until the next claim or wait, give back messages that open polls receive
         self.dry = False  # True: the last response was empty, and no message was settled since
         self.flying = self.expected = 0  # receives in progress; how many messages they asked for
         self.most = 1  # limit of receives in progress; grows while they return messages
@@ -161,6 +161,8 @@ class Receivers:
         """Return when a message of these queues was received, all queues fail, on `nudge`, or after the timeout."""
         end_s = time.monotonic() + timeout_ms / 1000
         with self._changed:
+            for queue in queues:
+                self._inbox(queue).quiet = False  # else each message would be given back and received again at once
             while not self._closed and not self._nudged():
                 mine = [self._inbox(queue) for queue in queues]
                 if any(inbox.buffer for inbox in mine) or self._all_failed(mine):
@@ -311,7 +313,8 @@ class Receivers:
             self._inbox(queue).dry = False
 
     def quiesce(self, queues: Collection[str] | None) -> None:
-        """Give back unclaimed messages of these queues (None: of all), also from open polls, until the next claim."""
+        """Give back unclaimed messages of these queues (None: of all), also from open polls, until the next claim or
+        wait."""
         with self._changed:
             inboxes = [inbox for inbox in self._inboxes.values() if queues is None or inbox.queue.name in queues]
             left = [(inbox.queue, [*inbox.buffer]) for inbox in inboxes if inbox.buffer]
