@@ -30,7 +30,9 @@ class Hook:
             def log_message(self, *_: object) -> None: ...
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook/s3cret?key=k3y"
+        self.secret = f"s3cret{self.server.server_port}"  # no other test's
+        self.path = f"/hook/{self.secret}?key=k3y"
+        self.url = f"http://127.0.0.1:{self.server.server_port}{self.path}"
 
 
 @pytest.fixture
