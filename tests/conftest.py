@@ -139,6 +139,16 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="session")
+def postgres_session(postgres_server: PostgresServer) -> Iterator[Any]:
+    """A connection to it that tidies up after tests: to open one costs the server more than most tests do."""
+    import psycopg
+
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute("set lock_timeout = '20s'")  # a transaction that a test left open
+        yield connection
+
+
+@pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
     """A Redis server that the tests of this process share, each in a namespace of its own. Not to be killed."""
     with RedisServer(appendonly=True, folder=memory_disk()) as server:
