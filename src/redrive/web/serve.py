@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from types import FrameType
 
 import uvicorn
 from msgspec.structs import replace
@@ -40,6 +41,7 @@ class PagesServer(uvicorn.Server):
         )  # fmt: skip
         super().__init__(config)
         self._site, self._ready = site, ready
+        self._signal: int | None = None  # the one that stops the server
 
     def stop(self) -> None:
         self.should_exit = True
@@ -50,6 +52,11 @@ class PagesServer(uvicorn.Server):
         last = threading.Timer(GRACE_S + ENDED_S, partial(_leave, number))
         last.daemon = True
         last.start()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal while uvicorn serves: note it for `shutdown`."""
+        super().handle_exit(sig, frame)
+        self._signal = sig
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -62,6 +69,8 @@ class PagesServer(uvicorn.Server):
         self._ready(f"http://{named}:{port}{self._site.base_path}/")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._signal is not None:
+            self.end(self._signal)  # here, as it may be that the reads never end
         await self._site.close()
         await super().shutdown(sockets)
         await self._site.readings.close()  # before the store is closed
