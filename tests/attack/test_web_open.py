@@ -137,6 +137,9 @@ class Large:
 
     base_path = ""
 
+    def __init__(self) -> None:
+        self.readings = self  # which are closed, too
+
     def begin_sums(self) -> None: ...
 
     async def close(self) -> None: ...
