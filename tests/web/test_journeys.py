@@ -13,7 +13,7 @@ from tests.support.browsing.room import PATIENCE_S, Room, room, until
 from tests.support.browsing.seeding import past
 from tests.support.servers import PostgresServer, RedisServer
 
-pytestmark = [pytest.mark.xdist_group("web-journeys"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.xdist_group("web-journeys")]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 DEAD = 12

@@ -13,7 +13,7 @@ from tests.support.browsing.seeding import past
 
 from redrive.web.table import MENU
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-keys"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-keys")]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 

@@ -16,7 +16,7 @@ from tests.support.servers import PostgresServer, RedisServer
 
 from redrive.triage import pauses
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-live"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-live")]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 

@@ -13,7 +13,7 @@ from tests.support.browsing.seeding import Seeded
 
 from redrive.web.table import PAGES
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-pages"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-pages")]
 NAMES = [page.name for page in PAGES]
 
 

@@ -10,7 +10,7 @@ from tests.support.browsing.chromium import Tab, tab
 from tests.support.browsing.room import PATIENCE_S, Room, room
 from tests.support.browsing.seeding import seed
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-rooms"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-rooms")]
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 

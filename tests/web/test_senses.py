@@ -13,7 +13,7 @@ from tests.support.browsing.seeding import Seeded, past
 
 from redrive.web.table import PAGES
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-senses"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-senses")]
 NAMES = [page.name for page in PAGES]
 STATES = ["done", "done-message", "waiting", "scheduled", "plan-waiting", "samples", "empty-search"]
 

@@ -13,7 +13,7 @@ from tests.support.browsing.chromium import tab
 from tests.support.browsing.room import PATIENCE_S, Room, room, until
 from tests.support.browsing.seeding import Seeded, seed
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-tasks"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("web-tasks")]
 expect.set_options(timeout=PATIENCE_S * 1000)
 TABS_MOST = 150  # presses of Tab to one place
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from random import Random
+from unittest.mock import patch
 
+from redrive.history.chunk import HOURS
 from redrive.history.histogram import bucket_counts
-from redrive.history.recorder import Minutes
+from redrive.history.recorder import Minutes, SeriesName
 from redrive.history.writer import HistoryWriter
 from redrive.store import Store
 
@@ -24,14 +26,20 @@ RATES = {  # by queue and task: runs a minute at noon, run time in ms, share tha
 
 def write_history(store: Store, seed: int = 7) -> None:
     """Add the history to the store: by the minute for the last day, by the hour before, alike for a seed."""
-    random, writer, now = Random(seed), HistoryWriter(store), store.now_ms() // 60_000
+    random, now = Random(seed), store.now_ms() // 60_000
+    last_day: dict[SeriesName, Minutes] = {}
+    before: dict[SeriesName, Minutes] = {}
     for name, (rate, took_ms, failing) in RATES.items():
-        minutes: Minutes = {}
-        for ago in [*range(DAY), *range(DAY + 60, DAYS * DAY, 60)]:
-            minute, span = now - ago, 1 if ago < DAY else 60
-            share = failing if name[0] != "crm" or not OUTAGE[1] <= ago <= OUTAGE[0] else 0.85
-            minutes[minute] = _counts(random, rate * span * _daylight(minute), took_ms, share)
-        writer.write({name: minutes})
+        for part, span, times in ((last_day, 1, range(DAY)), (before, 60, range(DAY + 60, DAYS * DAY, 60))):
+            minutes = part[name] = {}
+            for ago in times:
+                minute = now - ago
+                share = failing if name[0] != "crm" or not OUTAGE[1] <= ago <= OUTAGE[0] else 0.85
+                minutes[minute] = _counts(random, rate * span * _daylight(minute), took_ms, share)
+    writer = HistoryWriter(store)
+    writer.write(last_day)
+    with patch("redrive.history.writer.KINDS", (HOURS,)):  # finer ones are not kept that long, and many
+        writer.write(before)
 
 
 def _daylight(minute: int) -> float:
@@ -54,7 +62,7 @@ def _counts(random: Random, expected: float, took_ms: float, failing: float) -> 
     }
     counts |= {"dexhausted": dead, "ftransient": failed}
     for letter, mean in (("R", took_ms), ("W", took_ms / 4 * (1 + 8 * failing))):
-        values = [random.lognormvariate(math.log(mean), 0.5) for _ in range(min(runs, 40))]
+        values = [random.lognormvariate(math.log(mean), 0.5) for _ in range(min(runs, 16))]
         counts |= {f"{letter}{index}": count for index, count in bucket_counts(values).items()}
         counts[f"{letter}+"] = round(sum(values))
     return {key: count for key, count in counts.items() if count}
