@@ -109,14 +109,18 @@ class Top(App[None]):
 
     async def _fetch(self, screen: Screen, name: str) -> float | None:
         """Call the screen's `read` or `study` once on a thread; return the seconds until the next call, or None to wait
-        for a key."""
+        for a key. A result is discarded if a key meanwhile changed what to read; the key has woken the next call."""
+        changes = screen.changes
 
         def call() -> tuple[Any, int]:
             shown = screen.read(self.model) if name == "read" else screen.study(self.model)
             return shown, self.model.store.now_ms()
 
         try:
-            (shown, screen.now_ms), cpu_s = await self._readers[name].call(call)
+            (shown, now_ms), cpu_s = await self._readers[name].call(call)
+            if screen.changes != changes:
+                return None
+            screen.now_ms = now_ms
             if name == "read":
                 screen.reading = shown
             else:
@@ -231,6 +235,7 @@ class Top(App[None]):
     def _fresh(self) -> None:
         """Discard the visible screen's readings and read again, after its filter or view has changed."""
         self.now.reading = self.now.studied = self.now.chosen = None
+        self.now.changes += 1
         self._wake()
         self._paint()
 

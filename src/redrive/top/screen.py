@@ -70,6 +70,7 @@ class Screen:
         self.chosen: str | None = None  # the id of the row with the cursor
         self.reading: Any = None  # the last result of `read`; None before the first
         self.studied: Any = None
+        self.changes = 0  # number of times that a key changed what to read: what was asked for before is out of date
         self.now_ms = 0  # the store's time at the last read, in ms
         self.sorted_by = ""  # the column that the rows are sorted by; empty: as `page` has them
         self.is_inverted = False

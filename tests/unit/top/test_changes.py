@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from threading import Event
+
 import pytest
-from tests.support.top import ACTOR, NO, Scene, Watched
+from tests.support.top import ACTOR, NO, PATIENCE_S, Scene, Watched
 
 from redrive.flow.gates import Gates
 from redrive.message import Lane
+from redrive.top.model import Model
+from redrive.top.screens.plan import PlanScreen
 from redrive.triage.group_states import read_states
+from redrive.triage.redrive.plan import PlanHandle
 from redrive.triage.task_pauses import read_pauses
 
 
@@ -192,6 +197,30 @@ def test_plan_of_a_group_shows_frozen_counts_and_moves_nothing_until_it_is_appli
     (run,) = scene.app.dlq.runs()
     assert (run.counts["planned"], run.actor, run.reason) == (3, ACTOR, "crm is back")
     assert run.selector == f"task:crm.push fingerprint:{NO}"
+
+
+def test_key_pressed_while_a_plan_is_made_is_in_the_next(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.bury("crm.push", "crm", NO, "no such record")
+    made, go_on, study = Event(), Event(), PlanScreen.study
+
+    def slow_study(screen: PlanScreen, model: Model) -> PlanHandle:
+        plan = study(screen, model)
+        made.set()
+        assert go_on.wait(PATIENCE_S)
+        return plan
+
+    monkeypatch.setattr(PlanScreen, "study", slow_study)
+
+    async def test(w: Watched) -> None:
+        await w.press("2")
+        await w.sees("crm")
+        await w.press("p")
+        await w.until(made.is_set)
+        await w.press("x")
+        go_on.set()
+        await w.sees("would move", "never by itself")
+
+    scene.watch(test)
 
 
 def test_plan_begins_as_cautiously_as_elsewhere_and_keys_change_that(scene: Scene) -> None:
