@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("plans-redis"), pytest.m
 FEW = 2_000
 LIMIT = 10
 BATCH = 2_000
-LEASE_MS = 60_000
+LEASE_MS = 3_600_000  # none ends while the tests run, however busy the machine
 FAULT = Fault(Kind.PERMANENT, "Error", "it cannot be done", "print0")
 WHOLE = {"SMEMBERS", "HGETALL", "HKEYS", "HVALS", "ZUNIONSTORE", "KEYS"}  # their work grows with what they look at
 
@@ -92,8 +92,10 @@ class Watched:
         self._server = server
 
     def ran(self, do: Callable[[], object]) -> list[tuple[str, int]]:
-        """The commands, each with how many words it had and members it asked for."""
+        """The commands, each with how many words it had and members it asked for; without those of the sweep of each
+        minute, which a busy machine would come to in it."""
         found = []
+        self.store._swept_ms = self.store.now_ms()
         for line in self._told(do):
             if b" lua] " in line:
                 words = line.decode().rstrip()[:-1].partition('] "')[2].split('" "')

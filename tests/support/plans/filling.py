@@ -20,7 +20,7 @@ class Mix(NamedTuple):
 
     - 0–549: delayed by an hour and more, half of them in `main` and half in `later`, where nothing is due
     - 550–599: due in `main`, of all priorities
-    - 600–619: leased in `main` for a minute more
+    - 600–619: leased in `main` for an hour more: no lease ends while tests run
     - 620–719: dead in `main` in the last thirty days, of five tasks, three reasons and forty fingerprints
     - 720–724: in quarantine in `main`
     - 725–799: done in `main` in the last thirty days, and kept for twenty-five
@@ -55,7 +55,7 @@ QUEUE = f"""case when k between 275 and 549 then '{LATER}' when k < 800 then '{M
 PRIORITY = "case when k between 550 and 599 then n % 4 else 2 end"
 # (each parameter is spelt out by `str.format`: now, minute, hour)
 DUE = """case when k < 550 or k > 993 then {now} + {hour} + n % 997 * {minute}
-  when k < 600 then {now} - 1 - n % 1009 * 1000 when k < 620 or k = 993 then {now} + {minute}
+  when k < 600 then {now} - 1 - n % 1009 * 1000 when k < 620 or k = 993 then {now} + {hour}
   when k = 898 or k = 992 then {now} - 1000 end"""
 ENQUEUED = f"{{now}} - {40 * DAY_MS} + n"
 AGO = f"{{now}} - (n % 10007 + 1) * {30 * DAY_MS} / 10008"
