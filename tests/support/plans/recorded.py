@@ -66,10 +66,10 @@ class Recorded(SqliteStore):
     def _connect(self) -> sqlite3.Connection:
         return _Recorder(super()._connect(), self._ran)  # type: ignore[return-value]
 
-    def ran(self, do: Callable[[], object]) -> list[Ran]:
+    def ran(self, do: Callable[[], object], *, sweeps: bool = False) -> list[Ran]:
         """The statements that `do` ran on tables of the store, in their order; without the sweep of each minute, which
-        a busy machine would come to in it."""
-        self._swept_ms = self._cells_swept_ms = self.now_ms()
+        a busy machine would come to in it, unless it `sweeps`."""
+        self._swept_ms = self._cells_swept_ms = 0 if sweeps else self.now_ms()
         self._ran.clear()
         do()
         found = [ran for ran in self._ran if "message" in ran.sql or "queue" in ran.sql]
